@@ -1,0 +1,3 @@
+"""LeakScope: memory-leak forensics for Python servers and jobs."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,149 @@
+"""The contract between the agent in the target and the host: files, columns, units, codes. Both sides read this file.
+
+    <session>/
+      session.json                    written by the host (see SESSION_FIELDS)
+      boot/                           the staged agent: sitecustomize.py, _leakscope_agent/, options.json
+      <pid>/                          one folder a process; <pid>.2, <pid>.3 ... when a pid is used again (exec, reuse)
+        process.json                  written once, when the agent comes up
+        timeline.jsonl                one sample a line; a line without its newline is not complete and is ignored
+        notes.jsonl                   {"t_ns", "note"}: what could not be done and why, one sentence each
+        snapshots/0001/               columns as .npy (format 1.0, little-endian, one dimension), names.json, and
+          done.json                   written last: without it the snapshot does not exist
+        exit.json                     written at a normal exit of the interpreter: {"t_ns", "reason"}
+
+Every `t_ns` is nanoseconds since `started_monotonic_ns` of session.json (CLOCK_MONOTONIC: one clock for all processes).
+"""
+
+FORMAT = 1
+
+SESSION_FILE = "session.json"
+BOOT_FOLDER = "boot"
+OPTIONS_FILE = "options.json"
+PROCESS_FILE = "process.json"
+TIMELINE_FILE = "timeline.jsonl"
+NOTES_FILE = "notes.jsonl"
+EXIT_FILE = "exit.json"
+SNAPSHOT_FOLDER = "snapshots"
+NAMES_FILE = "names.json"
+DONE_FILE = "done.json"
+
+# session.json, written by the host and replaced atomically:
+SESSION_FIELDS = (
+    "format",  # FORMAT
+    "tool_version",
+    "id",  # 12 hex digits
+    "command",  # list of str, values masked
+    "started",  # ISO 8601 UTC
+    "started_monotonic_ns",
+    "state",  # running | complete | died
+    "duration_s",  # null while running
+    "exit_code",  # of the target; null while running or when killed
+    "signal",  # number, null when not killed
+    "label",  # --label, or ""
+    "options",  # as given to the agent
+    "host",  # {"platform", "cpu_count", "memory_bytes"}
+    "gaps",  # list of {"claim", "missing", "command"}: what the host noticed, such as "no agent reported in"
+)
+
+# boot/options.json, written by the host, read by the agent:
+#   session (absolute path), started_monotonic_ns, every_s (null: the ladder chooses), warmup_s (null: chosen), settle_s,
+#   max_disk_bytes, max_memory_bytes, sites ("off" | "tracemalloc" | "tracemalloc:FRAMES" | "sampled"), redact
+#   ("structure"), follow (bool), keep_snapshots (5)
+
+# process.json:
+#   format, pid, parent, role ("main" | "fork" | "spawn" | "exec"), python ("3.11.7"), implementation, platform, argv (masked),
+#   started_ns (t_ns of the agent's start), own_thread_names, sites, walk ("python" | "native"), modules_count
+
+# One sample of timeline.jsonl: t_ns, then what could be measured. A column that was not measured is absent, never 0.
+SAMPLE_COLUMNS = (
+    "t_ns",
+    "rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "swap_bytes",
+    "page_faults_minor", "page_faults_major",
+    "cgroup_bytes", "cgroup_limit_bytes", "cgroup_inactive_file_bytes",
+    "py_blocks",  # sys.getallocatedblocks()
+    "malloc_used_bytes",  # mallinfo2: uordblks + hblkhd
+    "malloc_free_bytes",  # mallinfo2: fordblks
+    "malloc_mmapped_bytes",  # mallinfo2: hblkhd, already part of malloc_used_bytes
+    "malloc_arena_bytes",  # mallinfo2: arena
+    "gc_count0", "gc_count1", "gc_count2",
+    "gc_collections", "gc_collections2",  # all generations; the oldest alone
+    "gc_collected", "gc_uncollectable", "gc_pause_ns",  # totals so far; the pause is the agent's callback clock
+    "threads", "fds", "tasks",
+    "modules",  # len(sys.modules): says when importing has ended
+    "tracemalloc_bytes", "tracemalloc_overhead_bytes",  # only while a window is open
+    # per device ordinal N, only when the target has initialised torch.cuda:
+    #   cudaN_allocated_bytes, cudaN_reserved_bytes, cudaN_active_bytes, cudaN_inactive_split_bytes,
+    #   cudaN_allocated_peak_bytes, cudaN_alloc_retries, cudaN_ooms, cudaN_used_bytes (NVML), cudaN_process_bytes (NVML)
+)
+
+# --- a snapshot -----------------------------------------------------------------------------------------------------
+# N nodes, E edges (holder -> held, sorted by holder), R roots. An index of a node is its row; an address is id() in the
+# target; the two are never mixed. Strings are rows of names.json["strings"]; row 0 is "" and means "none".
+COLUMNS = {
+    "address": "<u8",  # (N,) id() of the object; 0 for nodes that are no Python objects (storages, mappings)
+    "type_id": "<u4",  # (N,) row of names.json["types"]
+    "shallow_bytes": "<u8",  # (N,) without what it holds; a storage or an array that owns its data: with the data
+    "refcount": "<u4",  # (N,) without the references of the agent; 0xFFFFFFFF: immortal or not measured
+    "length": "<u4",  # (N,) entries of a container (dict, list, tuple, set, frozenset, deque and their subclasses), else 0
+    "kind": "<u1",  # (N,) NODE_KINDS
+    "state": "<u1",  # (N,) STATES: what the object itself says of its life, where that can be read without running its code
+    "device": "<u1",  # (N,) where shallow_bytes lie: 0 host, 1 + ordinal for cuda:ordinal
+    "birth": "<u4",  # (N,) epoch of birth, 0: unknown
+    "site_id": "<u4",  # (N,) row of names.json["sites"], 0: unknown
+    "label": "<u4",  # (N,) string: what a person calls this node ("module serve", "parse() at app.py:12"), 0: by its type
+    "edge_start": "<u8",  # (N + 1,) the edges of node i are edge_start[i] .. edge_start[i + 1]
+    "edge_target": "<u4",  # (E,)
+    "edge_label": "<u4",  # (E,) EDGE kind in the upper 5 bits, value in the lower 27
+    "root_node": "<u4",  # (R,)
+    "root_kind": "<u1",  # (R,) ROOT_KINDS
+    "root_label": "<u4",  # (R,) string: "thread 'feed-eu'", "atexit callback 3", ...
+}
+
+NODE_KINDS = ("object", "storage", "mapping", "module", "type", "function", "code", "frame", "generator", "task", "thread",
+              "weakref", "exception", "cache")
+STATES = ("unknown", "live", "ended")  # ended: a finished task or future, a closed socket or file, an exhausted generator
+
+EDGE_KIND_SHIFT = 27
+EDGE_VALUE_MASK = (1 << EDGE_KIND_SHIFT) - 1
+# code -> (name, what the value is)
+EDGE_KINDS = (
+    "unknown",  # no value; the edge is known to exist, its name is not
+    "attribute",  # string: .name  (instance attribute, slot, class attribute, module global)
+    "key",  # string: [text]  value of a mapping under that key; text is 'orders' or a masked str:17, int, tuple:2
+    "index",  # integer: [3]
+    "key-object",  # string as of "key": the key object itself
+    "element",  # no value: member of a set, item of an unordered or opaque container
+    "local",  # string: local variable of a frame, generator or coroutine
+    "cell",  # string: closure variable, function -> cell
+    "contents",  # no value: cell -> what it contains
+    "type",  # no value: instance -> its type
+    "internal",  # string: a slot that C code calls so, such as __globals__, __dict__, __self__, tb_next, callback, cache
+    "stack",  # integer: slot of the evaluation stack
+    "storage",  # no value: a tensor or array -> the memory it shows
+)
+UNKNOWN, ATTRIBUTE, KEY, INDEX, KEY_OBJECT, ELEMENT, LOCAL, CELL, CONTENTS, TYPE, INTERNAL, STACK, STORAGE = range(13)
+
+# Kinds that the agent writes come first; the host adds the last two.
+ROOT_KINDS = ("module", "frame", "thread-local", "task", "event-loop", "contextvar", "atexit", "signal", "interpreter",
+              "c-held", "garbage")
+
+IMMORTAL = 0xFFFFFFFF
+
+# Edges to None, True, False, Ellipsis and NotImplemented are not written.
+
+# names.json of a snapshot:
+#   strings  list of str, row 0 ""
+#   types    list of [module, qualname, flags]; flags: letters "h" heap type, "g" tracked by the collector, "d" has a __dict__
+#   sites    list of {"frames": [[file, line, function], ...] innermost first, "bytes", "count"}; row 0 is null
+#   bounds   list of [address, limit, what]: declared limits, such as [.., 4096, "maxsize"] of an lru_cache or deque maxlen
+#   caches   list of {"address", "name", "maxsize" (null: none), "currsize", "hits", "misses"} of functools caches
+#
+# done.json of a snapshot:
+#   format, index, t_ns, kind ("ladder" | "manual" | "limit" | "exit"), method ("in-place" | "fork"), walk ("python" |
+#   "native"), pause_ns, node_count, edge_count, root_count, agent_bytes, excluded_count, sample (a timeline row of that
+#   moment), gc {"enabled", "thresholds", "counts", "freeze_count", "uncollectable_count"}, notes (list of sentences)
+
+
+def edge_label(kind, value=0):
+    """Return the code of an edge: `kind` is one of EDGE_KINDS by position, `value` a string row or an integer, clipped."""
+    return kind << EDGE_KIND_SHIFT | min(value, EDGE_VALUE_MASK)

@@ -1,0 +1,1 @@
+"""Pure algorithms on arrays of nodes and edges."""

@@ -1,0 +1,1 @@
+"""The subcommands, one file each: `command` is a click command."""

@@ -1,0 +1,1 @@
+"""One snapshot as arrays, and how it is read from a session."""

@@ -1,0 +1,1 @@
+"""Faces of a report, one file each: SUFFIX and render(report, out)."""
