@@ -1,0 +1,9 @@
+"""What every test shares: slow tests run last, so that a mistake shows within seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
