@@ -1,4 +1,4 @@
-"""The floors of the house (ARCHITECTURE, section 2), read from the imports. A rule that is broken says so in a sentence."""
+"""The floors of the house (ARCHITECTURE, section 2), read from the imports. A broken rule says so in a sentence."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ SESSION_FILE_NAMES = {name for name in vars(session_format) if name.endswith(("_
 SESSION_FILE_TEXTS = {value for name in SESSION_FILE_NAMES if "." in (value := getattr(session_format, name))}
 STAGING_NAMES = {"BOOT_FOLDER", "OPTIONS_FILE"}
 FORBIDDEN_NAMES = re.compile(r"^(utils?|misc|common|helpers?|base|managers?)$")
+SPEAKING = {"print", "click.echo", "click.secho", "sys.stdout", "sys.stderr", "sys.__stdout__", "sys.__stderr__"}
 LAZY_ONLY = {"torch", "flashinfer", "pynvml"}
 MOST_LINES = 500
 
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file of the package: its module path below leakscope ("heap.load", "" for the package itself) and its tree."""
+    """One Python file of the package: its tree and its module path ("heap.load"; "" for leakscope/__init__.py)."""
 
     module: str
     tree: ast.Module
@@ -57,7 +58,8 @@ class Source:
 
     @property
     def file(self) -> str:
-        return "leakscope/" + "/".join(filter(None, self.module.split("."))) + ("/__init__.py" if self.is_package else ".py")
+        path = "/".join(["leakscope", *filter(None, self.module.split("."))])
+        return f"{path}/__init__.py" if self.is_package else f"{path}.py"
 
 
 def read(path: Path) -> Source:
@@ -92,8 +94,13 @@ def imports(source: Source) -> Iterator[tuple[str, int]]:
             module = ".".join([*start, *filter(None, [node.module])])
             for alias in node.names:
                 yield f"{module}.{alias.name}", node.lineno
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"leakscope(\.\w+)+", node.value):
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"leakscope(\.\w+)+", str(node.value)):
             yield node.value, node.lineno
+
+
+def outside(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The modules that one absolute import statement names, as they are written."""
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
 
 
 def ours(module: str) -> str | None:
@@ -122,7 +129,7 @@ def floor_offences(source: Source) -> Iterator[str]:
             if allowed is None or not f"{target}.".startswith(f"{allowed}."):
                 yield f"{where}, but the agent is an island: {source.part} may look at {allowed or 'nothing'} of it."
         elif FLOORS[part] < FLOORS[source.part]:
-            yield f"{where}, but {part} is on floor {FLOORS[part]} and {source.part} on floor {FLOORS[source.part]}: never up."
+            yield f"{where}, but that is up, from floor {FLOORS[source.part]} to floor {FLOORS[part]}."
         elif part != source.part and part in WINGS and source.part in WINGS:
             yield f"{where}, but {', '.join(WINGS)} are three wings that do not know each other."
 
@@ -131,21 +138,20 @@ def third_party_offences(source: Source) -> Iterator[str]:
     for module, line in imports(source):
         top = module.partition(".")[0]
         if top == "jinja2" and source.module != "render._templates":
-            yield f"{source.file}:{line} imports jinja2, but render/_templates.py is the only one that knows Jinja2."
+            yield f"{source.file}:{line} imports jinja2, but only render/_templates.py knows Jinja2."
         if top in ("numpy", "scipy") and source.part not in ("heap", "analyse"):
             yield f"{source.file}:{line} imports {top}, but only heap, analyse and the tests compute on arrays."
 
 
 def lazy_offences(source: Source) -> Iterator[str]:
     """Libraries of the target cost seconds and may not be there: only inside a function, if at all."""
-    inside_functions = {child for node in ast.walk(source.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                        for child in ast.walk(node)}  # fmt: skip
+    functions = [node for node in ast.walk(source.tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    inside_functions = {child for function in functions for child in ast.walk(function)}
     for node in ast.walk(source.tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)) and node not in inside_functions:
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            for name in names:
+            for name in outside(node):
                 if name.partition(".")[0] in LAZY_ONLY:
-                    yield f"{source.file}:{node.lineno} imports {name} at module level, but it may be absent and costs seconds."
+                    yield f"{source.file}:{node.lineno} imports {name} at module level: it may be absent."
 
 
 def session_file_offences(source: Source) -> Iterator[str]:
@@ -159,7 +165,7 @@ def session_file_offences(source: Source) -> Iterator[str]:
             names.append(node.value)
         for name in names:
             if (name in SESSION_FILE_NAMES or name in SESSION_FILE_TEXTS) and name not in allowed:
-                yield f"{source.file}:{node.lineno} names {name}, but only session and the agent touch the files of a session."
+                yield f"{source.file}:{node.lineno} names {name}: only session and agent touch its files."
 
 
 def printing_offences(source: Source) -> Iterator[str]:
@@ -167,12 +173,12 @@ def printing_offences(source: Source) -> Iterator[str]:
         return
     for node in ast.walk(source.tree):
         text = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        if text in ("print", "click.echo", "click.secho", "sys.stdout", "sys.stderr", "sys.__stderr__", "sys.__stdout__"):
-            yield f"{source.file}:{node.lineno} uses {text}, but only cli and commands speak to the person."
+        if text in SPEAKING:
+            yield f"{source.file}:{node.lineno} uses {text}: only cli and commands speak to the person."
 
 
 def island_offences(source: Source) -> Iterator[str]:
-    """The agent sees the standard library and itself; the boot file also sees the agent by the name it is staged under."""
+    """The agent sees the standard library and itself; the boot file sees the agent by its staged name."""
     if source.part != "agent":
         return
     for node in ast.walk(source.tree):
@@ -180,12 +186,11 @@ def island_offences(source: Source) -> Iterator[str]:
             if node.level > source.module.count(".") + source.is_package:
                 yield f"{source.file}:{node.lineno} reaches out of the agent, which is copied alone into the target."
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            for name in names:
+            for name in outside(node):
                 top = name.partition(".")[0]
                 staged = source.module.startswith("agent.boot") and top in ("_leakscope_agent", "sitecustomize")
                 if top not in sys.stdlib_module_names and not staged:
-                    yield f"{source.file}:{node.lineno} imports {name}, but targets have only the standard library for the agent."
+                    yield f"{source.file}:{node.lineno} imports {name}, which targets may not have."
 
 
 RULES = (floor_offences, third_party_offences, lazy_offences, session_file_offences, printing_offences, island_offences)
