@@ -10,12 +10,13 @@
 
 NODE is `HANDLE:TYPE` or `TYPE` (new), or a known HANDLE, then any of:
 
-    x300            so many objects. n holders and n held: one for one; n and n*k: k each; one and n: all of them; n and one: shared
+    x300            so many objects. n holders and n held: one for one; n and n*k: k each; one and n: all of them;
+                    n and one: shared
     100B 4KiB 1GiB  shallow bytes of each (default 64 B)
     refs+1          a reference more than the graph explains (C code holds it); `refs 7` sets the whole count
     immortal        the reference count says nothing
     state ended     or `state live`
-    addr 0x7f00     address of the first (default: made from the handle, so it is the same in every heap built from that name)
+    addr 0x7f00     address of the first (default: made from the handle, so every heap built from that name has the same)
     len 5           entries (default: counted from the edges of a container)
     kind task       node kind (default: from the type)
     on cuda:0       where the bytes lie
@@ -23,19 +24,20 @@ NODE is `HANDLE:TYPE` or `TYPE` (new), or a known HANDLE, then any of:
     site f@app.py:7 allocation site: function, file, line
     'a label'       what a person calls the node
 
-EDGE:   .name attribute   ['text'] or [str:17] key   [3] index   [*] whatever the holder has: index, key str:8 or element
-        {*} element   ~name local   {name} closure cell   {} contents of a cell   <name> internal   <type>   <storage>   <?> unknown
-        [^'text'] key object   $2 evaluation stack
+EDGE:   .name attribute   ['text'] or [str:17] key   [3] index   [^'text'] key object   ~name local   $2 evaluation stack
+        [*] whatever the holder has: index, key str:8 or element   {*} element   {name} closure cell   {} contents of a cell
+        <name> internal   <type>   <storage>   <?> unknown
 
 Lines:  module NAME NODE-WORDS                a module root
-        root KIND NODE LABEL                  root of another kind: `root frame main thread 'MainThread'` (new node: type frame, task ...)
+        root KIND NODE LABEL                  root of another kind: `root frame main thread 'MainThread'`; a new node gets
+                                              the type that belongs to KIND: frame, _asyncio.Task ...
         garbage NODE                          nodes that nothing holds; with refs+1: held by C code alone
         set HANDLE NODE-WORDS                 say more of known nodes
         bound HANDLE LIMIT WHAT               a declared limit: `bound cache 4096 maxsize`
         lru HANDLE NAME max N size N hits N misses N        a functools cache; max none: without a limit
 
-The reference count of a node is the number of its incoming edges and roots, plus refs+. `heap(text, n=300)` replaces `{n}`;
-`series(text, n=[100, 200, 300])` gives one graph for each, 10 s apart.
+The reference count of a node is the number of its incoming edges and roots, plus refs+. `heap(text, n=300)` replaces
+`{n}`; `series(text, n=[100, 200, 300])` gives one graph for each, 10 s apart.
 """
 
 from __future__ import annotations
@@ -58,11 +60,13 @@ SETS = {"set", "frozenset"}
 KIND_OF_TYPE = {
     "module": "module", "type": "type", "abc.ABCMeta": "type", "function": "function", "code": "code", "frame": "frame",
     "generator": "generator", "coroutine": "generator", "async_generator": "generator", "_asyncio.Task": "task",
-    "asyncio.Task": "task", "weakref": "weakref", "weakref.ReferenceType": "weakref", "storage": "storage", "mapping": "mapping",
-    "thread": "thread", "functools._lru_cache_wrapper": "cache",
+    "asyncio.Task": "task", "weakref": "weakref", "weakref.ReferenceType": "weakref", "storage": "storage",
+    "mapping": "mapping", "thread": "thread", "functools._lru_cache_wrapper": "cache",
 }
-ROOT_TYPE = {"module": "module", "frame": "frame", "task": "_asyncio.Task", "thread-local": "dict", "contextvar": "Context",
-             "event-loop": "asyncio.EventLoop", "interpreter": "dict"}
+ROOT_TYPE = {"module": "module", "frame": "frame", "task": "_asyncio.Task", "thread-local": "dict",
+             "contextvar": "Context", "event-loop": "asyncio.EventLoop", "interpreter": "dict"}
+NAMELESS = {"{*}": layout.ELEMENT, "{}": layout.CONTENTS, "<type>": layout.TYPE, "<storage>": layout.STORAGE,
+            "<?>": layout.UNKNOWN}
 NO_ADDRESS = ("storage", "mapping", "thread")
 EDGE_LINE = re.compile(r"(\S+)\s+(\S.*?)\s*->\s*(\S.*)")
 WORD = re.compile(r"'[^']*'|\S+")
@@ -87,7 +91,11 @@ class Node:
 
 
 def heap(text: str, t_s: float = 0.0, info: dict[str, Any] | None = None, **numbers: object) -> HeapGraph:
-    """Return the heap that `text` describes, taken at `t_s`; `info` is added to its done.json; ValueError names a bad line."""
+    """Return the heap that `text` describes, taken at `t_s`; `info` is added to its done.json.
+
+    Raises:
+        ValueError: a line means nothing; the line is in it.
+    """
     for name, value in numbers.items():
         text = text.replace("{" + name + "}", str(value))
     writing = Writing()
@@ -103,7 +111,7 @@ def heap(text: str, t_s: float = 0.0, info: dict[str, Any] | None = None, **numb
 
 def series(text: str, every_s: float = 10.0, **numbers: list[object]) -> list[HeapGraph]:
     """Return one heap for each position of the lists in `numbers`, `every_s` apart."""
-    rounds = [dict(zip(numbers, values)) for values in zip(*numbers.values(), strict=True)]
+    rounds = [dict(zip(numbers, values, strict=True)) for values in zip(*numbers.values(), strict=True)]
     return [heap(text, t_s=step * every_s, info={"index": step + 1}, **values) for step, values in enumerate(rounds)]
 
 
@@ -232,9 +240,8 @@ class Writing:
             if holder in SEQUENCES:
                 return layout.edge_label(layout.INDEX, len(self.edges[source]))
             return self.named(layout.KEY, "str:8") if holder in MAPPINGS else layout.edge_label(layout.ELEMENT)
-        plain = {"{*}": layout.ELEMENT, "{}": layout.CONTENTS, "<type>": layout.TYPE, "<storage>": layout.STORAGE, "<?>": layout.UNKNOWN}
-        if edge in plain:
-            return layout.edge_label(plain[edge])
+        if edge in NAMELESS:
+            return layout.edge_label(NAMELESS[edge])
         if edge[0] == "$":
             return layout.edge_label(layout.STACK, int(edge[1:]))
         if edge[0] == "[" and inner.isdigit():
@@ -264,12 +271,13 @@ class Writing:
         return self.sites.index(row)
 
     def cache(self, words: list[str]) -> None:
-        given = dict(zip(words[3::2], words[4::2]))
+        given = dict(zip(words[3::2], words[4::2], strict=True))
         for node in self.handles[words[1]]:
             self.caches.append({
                 "address": self.nodes[node].address, "name": words[2],
                 "maxsize": None if given.get("max", "none") == "none" else int(given["max"]),
-                "currsize": int(given.get("size", 0)), "hits": int(given.get("hits", 0)), "misses": int(given.get("misses", 0))})
+                "currsize": int(given.get("size", 0)), "hits": int(given.get("hits", 0)),
+                "misses": int(given.get("misses", 0))})
 
     def graph(self, info: dict[str, Any]) -> HeapGraph:
         """The finished HeapGraph, every column set."""
@@ -279,8 +287,9 @@ class Writing:
         degrees = [len(edges) for edges in self.edges]
         codes = [code for edges in self.edges for code, _ in edges]
         targets = np.array([target for edges in self.edges for _, target in edges], dtype="<u4")
-        incoming = np.bincount(np.append(targets, [node for node, _, _ in self.roots]).astype(np.int64), minlength=len(nodes))
-        refcounts = [int(seen) + node.extra if node.refs is None else node.refs for seen, node in zip(incoming, nodes)]
+        references = np.append(targets, [node for node, _, _ in self.roots]).astype(np.int64)
+        refcounts = [int(seen) + node.extra if node.refs is None else node.refs
+                     for seen, node in zip(np.bincount(references, minlength=len(nodes)), nodes, strict=True)]
         for number, node in enumerate(nodes):
             if kinds[number] in NO_ADDRESS:
                 node.address, refcounts[number] = 0, layout.IMMORTAL
@@ -289,7 +298,7 @@ class Writing:
             "address": [node.address for node in nodes], "type_id": [types[node.type] for node in nodes],
             "shallow_bytes": [node.bytes for node in nodes], "refcount": refcounts,
             "length": [(len(edges) if node.type in containers else 0) if node.length is None else node.length
-                       for node, edges in zip(nodes, self.edges)],
+                       for node, edges in zip(nodes, self.edges, strict=True)],
             "kind": [layout.NODE_KINDS.index(kind) for kind in kinds], "state": [node.state for node in nodes],
             "device": [node.device for node in nodes], "birth": [node.birth for node in nodes],
             "site_id": [node.site for node in nodes], "label": [self.string(node.label) for node in nodes],

@@ -36,13 +36,20 @@ def test_as_many_held_as_holders_are_held_one_for_one_and_a_single_one_is_shared
 
 
 def test_reference_counts_are_explained_by_edges_and_roots_unless_told_otherwise():
-    graph = heap("module app\napp .a -> a:app.A refs+1\napp .b -> a\nroot task a\ngarbage b:app.B\napp .c -> c:app.C immortal")
+    graph = heap("""
+        module app
+        app .a -> a:app.A refs+1
+        app .b -> a
+        root task a
+        garbage b:app.B
+        app .c -> c:app.C immortal""")
     assert [int(count) for count in graph.refcount] == [1, 4, 0, layout.IMMORTAL]
 
 
 @pytest.mark.parametrize("edge, kind, text", [
     (".name", layout.ATTRIBUTE, "name"), ("['orders']", layout.KEY, "'orders'"), ("['a key']", layout.KEY, "'a key'"),
-    ("[str:17]", layout.KEY, "str:17"), ("[3]", layout.INDEX, "3"), ("{*}", layout.ELEMENT, ""), ("~local", layout.LOCAL, "local"),
+    ("[str:17]", layout.KEY, "str:17"), ("[3]", layout.INDEX, "3"), ("{*}", layout.ELEMENT, ""),
+    ("~local", layout.LOCAL, "local"),
     ("{cell}", layout.CELL, "cell"), ("{}", layout.CONTENTS, ""), ("<__globals__>", layout.INTERNAL, "__globals__"),
     ("<type>", layout.TYPE, ""), ("<storage>", layout.STORAGE, ""), ("<?>", layout.UNKNOWN, ""),
     ("[^'key']", layout.KEY_OBJECT, "'key'"), ("$2", layout.STACK, "2"), ("[*]", layout.ELEMENT, ""),
@@ -53,7 +60,14 @@ def test_every_way_to_write_an_edge_gives_its_kind_and_text(edge, kind, text):
 
 
 def test_a_star_is_an_index_in_a_list_a_key_in_a_dict_and_an_element_in_a_set():
-    graph = heap("module app\napp .l -> l:list\nl [*] -> int x2\napp .d -> d:dict\nd [*] -> int\napp .s -> s:set\ns [*] -> int")
+    graph = heap("""
+        module app
+        app .l -> l:list
+        l [*] -> int x2
+        app .d -> d:dict
+        d [*] -> int
+        app .s -> s:set
+        s [*] -> int""")
     named = {graph.type_name(edge.source): (edge.kind, edge.text) for edge in map(graph.edge, range(graph.edge_count))}
     assert named["list"] == (layout.INDEX, "1")
     assert named["dict"] == (layout.KEY, "str:8")
@@ -81,8 +95,9 @@ def test_a_node_carries_all_that_is_said_of_it():
 
 
 @pytest.mark.parametrize("line, reason", [
-    ("nobody .x -> app.X", "no handle yet"), ("module app\nbroken", "no edge"), ("module app\napp !x -> app.X", "no edge"),
-    ("garbage a:A x2\ngarbage b:B x3\na .b -> b", "evenly"), ("garbage a:A shiny", "says nothing"), ("garbage a:A\ngarbage a:B", "taken"),
+    ("nobody .x -> app.X", "no handle yet"), ("module app\nbroken", "no edge"),
+    ("module app\napp !x -> app.X", "no edge"), ("garbage a:A x2\ngarbage b:B x3\na .b -> b", "evenly"),
+    ("garbage a:A shiny", "says nothing"), ("garbage a:A\ngarbage a:B", "taken"),
 ])
 def test_a_line_that_means_nothing_is_refused_with_the_line(line, reason):
     with pytest.raises(ValueError, match=f"heap line .*{reason}"):
