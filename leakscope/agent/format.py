@@ -32,6 +32,7 @@ SESSION_FIELDS = (
     "format",  # FORMAT
     "tool_version",
     "id",  # 12 hex digits
+    "pid",  # of the command that was started; null until then
     "command",  # list of str, values masked
     "started",  # ISO 8601 UTC
     "started_monotonic_ns",
@@ -41,12 +42,13 @@ SESSION_FIELDS = (
     "signal",  # number, null when not killed
     "label",  # --label, or ""
     "options",  # as given to the agent
-    "host",  # {"platform", "cpu_count", "memory_bytes"}
+    "host",  # {"platform", "cpu_count", "memory_bytes", "boot_id"}; the last says whether a pid can still be alive
     "gaps",  # list of {"claim", "missing", "command"}: what the host noticed, such as "no agent reported in"
 )
 
 # boot/options.json, written by the host, read by the agent:
 #   session (absolute path), started_monotonic_ns, every_s (null: the ladder chooses), warmup_s (null: chosen), settle_s,
+#   duration_s (null: to the end; after it one last snapshot of kind "exit" and no more recording, the target goes on),
 #   max_disk_bytes, max_memory_bytes, sites ("off" | "tracemalloc" | "tracemalloc:FRAMES" | "sampled"), redact
 #   ("structure"), follow (bool), keep_snapshots (5)
 
