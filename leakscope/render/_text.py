@@ -1,0 +1,192 @@
+"""Words and numbers as all faces of a report write them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import unicodedata
+from typing import Any, TypeVar
+
+from leakscope.model import Finding, Layer, Rate, Verdict, VerdictClass
+from leakscope.units import bytes_text, count_text, seconds_text
+
+NOT_MEASURED = "not measured"
+
+# class -> (the word on top, its tone, what it means)
+_VERDICTS = {
+    VerdictClass.PYTHON_LEAK: ("Leak", "leak", "reachable Python objects pile up under an owner"),
+    VerdictClass.DELAYED_GARBAGE: ("Delayed garbage", "leak", "unreachable cycles pile up before they are collected"),
+    VerdictClass.NATIVE_LEAK: ("Native leak", "leak", "memory outside Python objects grows"),
+    VerdictClass.GPU_LEAK: ("GPU leak", "leak", "device memory grows"),
+    VerdictClass.FRAGMENTATION: ("Fragmentation", "leak", "an allocator keeps memory that is free; no object is retained"),
+    VerdictClass.BOUNDED_GROWTH: ("Bounded growth", "ok", "a cache fills towards its bound"),
+    VerdictClass.WARM_UP: ("Warm-up", "ok", "growth that has ended"),
+    VerdictClass.NO_LEAK: ("No leak", "ok", "memory stayed flat"),
+    VerdictClass.INSUFFICIENT_EVIDENCE: ("Not enough evidence", "neutral", "too little was measured to say"),
+}
+
+_LAYERS = {
+    "total": "total",
+    "python": "Python objects",
+    "native": "native",
+    "allocator-retained": "kept by the allocator",
+    "mapped": "mapped files, shared memory",
+    "unexplained": "unexplained",
+}
+
+_SERIES = {
+    "rss_bytes": "RSS",
+    "pss_bytes": "PSS",
+    "uss_bytes": "USS",
+    "anon_bytes": "Anonymous",
+    "file_bytes": "File pages",
+    "shmem_bytes": "Shared memory",
+    "swap_bytes": "Swap",
+    "cgroup_bytes": "Control group",
+    "cgroup_limit_bytes": "Limit",
+    "cgroup_inactive_file_bytes": "Inactive file",
+    "py_blocks": "Python blocks",
+    "malloc_used_bytes": "malloc in use",
+    "malloc_free_bytes": "malloc free",
+    "malloc_mmapped_bytes": "malloc mmapped",
+    "malloc_arena_bytes": "malloc arenas",
+    "fds": "File descriptors",
+    "gc_uncollectable": "Uncollectable",
+}
+
+_EDGE_OF_TOKEN = re.compile(r"^([(\"'“]*)(.*?)([)\"'”.,;:!?]*)$", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[\w<>]+|\[[^\s\]]*\])+(\([^\s)]*\))?|\w*_\w*(\(\))?|[A-Za-z_][\w.]*\(\)|\.\w+|[\w./-]+\.py(:\d+)?")
+
+Record = TypeVar("Record")
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """Return the one or two words on top of a report, such as `Leak`."""
+    return _VERDICTS[verdict.kind][0]
+
+
+def verdict_tone(verdict: Verdict) -> str:
+    """Return leak, ok or neutral: what the colour says."""
+    return _VERDICTS[verdict.kind][1]
+
+
+def verdict_meaning(verdict: Verdict) -> str:
+    """Return what the class of this verdict means, without a full stop."""
+    return _VERDICTS[verdict.kind][2]
+
+
+def layer_word(name: str) -> str:
+    """Return a layer's name for a person; a device keeps its own."""
+    return _LAYERS.get(name, name)
+
+
+def series_word(name: str) -> str:
+    """Return a short name of a timeline column, such as `RSS` or `cuda:0 allocated`."""
+    device = re.fullmatch(r"cuda(\d+)_(\w+?)(_bytes)?", name)
+    if device:
+        return f"cuda:{device[1]} {device[2].replace('_', ' ')}"
+    return _SERIES.get(name) or name.removesuffix("_bytes").replace("_", " ").capitalize()
+
+
+def number_text(count: int, noun: str) -> str:
+    """Return `1 snapshot`, `6 snapshots`, `41 200 samples`."""
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def growth_text(size_bytes: float | None) -> str:
+    """Return `+1.9 GiB`, or that it was not measured."""
+    return NOT_MEASURED if size_bytes is None else bytes_text(size_bytes, signed=True)
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Return `83 %`, or that it was not measured."""
+    if ratio is None:
+        return NOT_MEASURED
+    return "< 1 %" if 0 < ratio < 0.005 else f"{ratio * 100:.0f} %"
+
+
+def rate_text(rate: Rate) -> str:
+    """Return a rate in the unit of time that makes it readable: `+62.0 MiB/s (95 % sure: 58.1 MiB to 66.0 MiB)`."""
+    seconds, unit = next(((s, u) for s, u in ((1, "s"), (60, "min")) if abs(rate.bytes_per_s) * s >= 10 * 1024),
+                         (3600, "h"))
+    text = f"{bytes_text(rate.bytes_per_s * seconds, signed=True)}/{unit}"
+    if rate.low is None or rate.high is None:
+        return text
+    return f"{text} (95 % sure: {bytes_text(rate.low * seconds)} to {bytes_text(rate.high * seconds)})"
+
+
+def clock_text(verdict: Verdict) -> str:
+    """Return how long until memory is exhausted, "" where that cannot be said."""
+    limit = "" if verdict.memory_limit_bytes is None else f" of {bytes_text(verdict.memory_limit_bytes)}"
+    if verdict.hours_until_oom is None:
+        return ""
+    return f"{seconds_text(verdict.hours_until_oom * 3600)} until the limit{limit}"
+
+
+def frees_text(finding: Finding) -> str:
+    """Return what is freed when the owner lets go, "" when that was not computed."""
+    if finding.frees_bytes is None:
+        return ""
+    held = sum(finding.retained_bytes.values())
+    whole = f" of the {bytes_text(held)} it retains" if held > finding.frees_bytes else ""
+    return f"{bytes_text(finding.frees_bytes)}{whole}, if {finding.owner} lets go"
+
+
+def layer_share(layer: Layer, layers: tuple[Layer, ...]) -> float | None:
+    """Return the layer's part of the total growth; None where either is unknown or nothing grew."""
+    total = next((each.growth_bytes for each in layers if each.name == "total"), None)
+    if not total or total < 0 or layer.growth_bytes is None:
+        return None
+    return layer.growth_bytes / total
+
+
+def prose(text: str) -> list[tuple[bool, str]]:
+    """Split a sentence into (is it a name of the program?, text) pieces; joined they give the sentence again."""
+    pieces: list[tuple[bool, str]] = []
+    for token in re.split(r"(\s+)", text):
+        match = _EDGE_OF_TOKEN.match(token)
+        assert match is not None  # the pattern matches every string
+        before, middle, after = match.groups()
+        if middle.count("(") > middle.count(")") and after.startswith(")"):  # "open()," is the name open() and a comma
+            middle, after = middle + ")", after[1:]
+        pieces += [(False, before), (bool(_NAME.fullmatch(middle)), middle), (False, after)]
+    return [piece for piece in pieces if piece[1]]
+
+
+def clip(text: str, length: int) -> str:
+    """Return the text, its middle left out when it is longer than `length`."""
+    if len(text) <= length:
+        return text
+    kept = max(length - 3, 2)
+    return f"{text[:kept - kept // 2]}...{text[len(text) - kept // 2:]}"
+
+
+def printable(text: str) -> str:
+    """Return the text with control, bidirectional and surrogate characters spelled out: names come from the target."""
+    if text.isprintable():
+        return text
+    return "".join(_spelled(character) for character in text)
+
+
+def _spelled(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def cleaned(record: Record) -> Record:
+    """Return a copy of a report (or a part of it) in which every string is printable."""
+    return _cleaned(record)  # type: ignore[no-any-return]
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (field.name for field in dataclasses.fields(value))
+        return dataclasses.replace(value, **{name: _cleaned(getattr(value, name)) for name in fields})
+    if isinstance(value, (tuple, list)):
+        return type(value)(_cleaned(each) for each in value)
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(each) for key, each in value.items()}
+    return value

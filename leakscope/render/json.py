@@ -1,0 +1,145 @@
+"""report.json: the machine face, schema leakscope/report/1. Sorted keys; what was not measured is null."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from leakscope.model import Dismissed, Finding, Gap, Layer, Location, Path as Trail, Rate, Verdict
+from leakscope.render._files import write_text
+from leakscope.report import ProcessInfo, Report, SessionInfo
+
+SUFFIX = ".json"
+SCHEMA = "leakscope/report/1"
+HOST_LAYERS = ("total", "python", "native", "allocator-retained", "mapped", "unexplained")
+DEVICE_TERMS = ("outside", "allocated_owned", "allocated_unowned", "pending", "inactive_split", "releasable")
+
+
+def render(report: Report, out: Path) -> None:
+    """Write the report to the file `out`; raises LeakScopeError when it cannot be written."""
+    write_text(out, text_of(report))
+
+
+def text_of(report: Report) -> str:
+    """Return the whole file, newline at the end."""
+    return json.dumps(document(report), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return the report as plain values, every key of the schema present."""
+    own = {
+        "schema": SCHEMA,
+        "tool": {"name": "leakscope", "version": report.tool_version},
+        "session": _session(report.session),
+        "verdict": _verdict(report.verdict),
+        "layers": _layers(report.layers),
+        "findings": [_finding(finding) for finding in report.findings],
+        "dismissed": [_dismissed(each) for each in report.dismissed],
+        "gaps": [_gap(gap) for gap in report.gaps],
+        "notes": list(report.notes),
+        "coverage": {"graph_explains_ratio": report.graph_explains_ratio, "samples_lost": report.samples_lost},
+        "artefact": {"agent_bytes": report.agent_bytes, "app_share_ratio": report.app_share_ratio},
+    }
+    finite: dict[str, Any] = _finite({**report.extra, **own})  # a key of the schema is never taken over by an extra one
+    return finite
+
+
+def _session(session: SessionInfo) -> dict[str, Any]:
+    return {
+        "id": session.id, "command": list(session.command), "started": session.started,
+        "duration_s": session.duration_s, "exit_code": session.exit_code, "signal": session.signal,
+        "label": session.label, "environment": dict(session.environment),
+        "processes": [_process(process) for process in session.processes],
+    }
+
+
+def _process(process: ProcessInfo) -> dict[str, Any]:
+    return {
+        "pid": process.pid, "parent": process.parent, "role": process.role, "python": process.python,
+        "status": process.status, "samples": process.samples, "snapshots": process.snapshots,
+        "snapshot_method": process.snapshot_method, "longest_pause_ms": process.longest_pause_ms,
+        "walk": process.walk, "sites": process.sites,
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "class": verdict.kind.value, "confidence": verdict.confidence.value, "sentence": verdict.sentence,
+        "growth_bytes": verdict.growth_bytes, "rate": _rate(verdict.rate), "hours_until_oom": verdict.hours_until_oom,
+        "memory_limit_bytes": verdict.memory_limit_bytes,
+        "evidence": [{"bit": bit, "text": text} for bit, text in verdict.evidence],
+    }
+
+
+def _rate(rate: Rate | None) -> dict[str, Any] | None:
+    return None if rate is None else {"bytes_per_s": rate.bytes_per_s, "low": rate.low, "high": rate.high}
+
+
+def _layers(layers: tuple[Layer, ...]) -> list[dict[str, Any]]:
+    """Return the host's layers in the order of the schema, then the devices; one that is missing was not measured."""
+    by_name = {layer.name: layer for layer in layers}
+    host = [by_name.get(name, Layer(name, None)) for name in HOST_LAYERS]
+    return [_layer(layer) for layer in (*host, *(layer for layer in layers if layer.name not in HOST_LAYERS))]
+
+
+def _layer(layer: Layer) -> dict[str, Any]:
+    plain: dict[str, Any] = {"name": layer.name, "growth_bytes": layer.growth_bytes}
+    if layer.name == "total":
+        plain["measure"] = layer.measure
+    elif layer.name not in HOST_LAYERS:
+        plain["terms"] = {**dict.fromkeys(DEVICE_TERMS), **layer.terms}
+    return plain
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule.code, "name": finding.rule.name, "confidence": finding.confidence.value,
+        "layer": finding.layer, "pid": finding.pid, "owner": finding.owner, "path": _path(finding.path),
+        "path_text": finding.path.text if finding.path else None,
+        "cycle": [{"type": step.type, "edge": step.edge} for step in finding.cycle],
+        "leaked_type": finding.leaked_type, "object_count": finding.object_count,
+        "objects_per_s": finding.objects_per_s, "retained_bytes": dict(finding.retained_bytes),
+        "growth_bytes": dict(finding.growth_bytes), "share_of_growth_ratio": finding.share_of_growth_ratio,
+        "frees_bytes": finding.frees_bytes, "site": _site(finding.site),
+        "sites": [{**_place(site), "share_ratio": site.share_ratio} for site in finding.sites[:5]],
+        "also_held_by": list(finding.also_held_by), "reasons": list(finding.reasons), "doubts": list(finding.doubts),
+        "remedy": finding.remedy, "known": finding.known, "fingerprint": finding.fingerprint,
+        "counts": list(finding.counts),
+    }
+
+
+def _path(path: Trail | None) -> list[dict[str, Any]]:
+    return [{"name": step.name, "type": step.type, "edge": step.edge, "status": step.status,
+             "reasons": list(step.reasons)} for step in (path.steps if path else ())]
+
+
+def _place(site: Location) -> dict[str, Any]:
+    return {"function": site.function, "file": site.file, "line": site.line}
+
+
+def _site(site: Location | None) -> dict[str, Any] | None:
+    return None if site is None else _place(site)
+
+
+def _dismissed(dismissed: Dismissed) -> dict[str, Any]:
+    return {"what": dismissed.what, "why": dismissed.why, "owner": dismissed.owner,
+            "growth_bytes": dismissed.growth_bytes}
+
+
+def _gap(gap: Gap) -> dict[str, Any]:
+    return {"claim": gap.claim, "missing": gap.missing, "command": gap.command}
+
+
+def _finite(value: Any) -> Any:
+    """Return the value in Python's own types, NaN and infinity as None: JSON has no word for them."""
+    if hasattr(value, "item"):  # a numpy scalar: json knows only Python's own numbers
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    return value

@@ -1,0 +1,96 @@
+"""The last words of `leakscope run`: at most 12 lines on a stream, coloured only on a terminal."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from leakscope.model import Finding
+from leakscope.render._text import (cleaned, clip, clock_text, frees_text, growth_text, layer_share, layer_word, rate_text,
+                                    ratio_text, verdict_tone, verdict_word)
+from leakscope.render._trace import path_text
+from leakscope.report import Report
+
+SUFFIX = ""  # goes to a stream, not to a file
+_PLAIN_WIDTH = 120  # of a stream that is no terminal, such as a CI log
+_LINES = 12
+_SENTENCE_LINES = 3
+_STYLES = {"leak": "bold red", "ok": "bold green", "neutral": "bold yellow"}
+
+
+def render(report: Report, out: TextIO, report_file: str = "") -> None:
+    """Print the report on the stream `out`; `report_file` is named in the last line. ASCII but for names."""
+    report = cleaned(report)
+    is_terminal = out.isatty() and os.environ.get("TERM") != "dumb"
+    console = Console(file=out, force_terminal=is_terminal, no_color=None if is_terminal else True, highlight=False,
+                      soft_wrap=True, emoji=False, markup=False, legacy_windows=False)
+    width = max(console.width, 40) if is_terminal else _PLAIN_WIDTH
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    for line in _lines(report, width, report_file):
+        line.plain = line.plain.encode(encoding, "backslashreplace").decode(encoding)
+        console.print(line)
+
+
+def _lines(report: Report, width: int, report_file: str) -> list[Text]:
+    verdict = report.verdict
+    style = _STYLES[verdict_tone(verdict)]
+    heading = Text("leakscope: ").append(verdict_word(verdict).upper(), style)
+    heading.append(f" ({verdict.kind.value}, {verdict.confidence.value} confidence)")
+    sentence = textwrap.wrap(verdict.sentence, width - 2, max_lines=_SENTENCE_LINES, placeholder=" ...") or [""]
+    lines = [heading, *(Text(f"  {line}") for line in sentence)]
+    last = [_fact("report", report_file)] if report_file else []
+    facts = [_fact(name, clip(text, width - 13)) for name, text in _facts(report) if text]
+    return (lines + facts)[:_LINES - len(last)] + last
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    """Return what else to say, most useful first: what does not fit into the lines is cut from the end."""
+    first = report.findings[0] if report.findings and report.verdict.kind.is_claim else None
+    facts = [("growth", _rate(report)), ("layers", _layers(report))]
+    facts += _suspect(first) if first else []
+    if report.gaps and not first:
+        facts += [(f"missing{'' if index == 0 else ' too'}", f"{gap.claim}: {gap.missing}; {gap.command}")
+                  for index, gap in enumerate(report.gaps[:3])]
+    if report.dismissed and not first:
+        dismissed = report.dismissed[0]
+        facts.append(("dismissed", f"{dismissed.what}: {dismissed.why}"))
+    others = len(report.findings) - (1 if first else 0)
+    facts.append(("suspects", f"{others} more in the report" if first else f"{others} in the report") if others else ("", ""))
+    return facts
+
+
+def _suspect(finding: Finding) -> list[tuple[str, str]]:
+    site = finding.site
+    return [
+        ("cycle" if finding.cycle else "held by", path_text(finding)),
+        ("frees", frees_text(finding)),
+        ("made at", f"{site.function} ({site.file}:{site.line})" if site else ""),
+        ("remedy", finding.remedy),
+        ("doubt", finding.doubts[0] if finding.doubts else ""),
+        ("id", finding.fingerprint),
+    ]
+
+
+def _rate(report: Report) -> str:
+    verdict = report.verdict
+    parts = [growth_text(verdict.growth_bytes) if verdict.growth_bytes is not None else "",
+             rate_text(verdict.rate) if verdict.rate else "", clock_text(verdict)]
+    return ", ".join(part for part in parts if part)
+
+
+def _layers(report: Report) -> str:
+    parts = []
+    for layer in report.layers:
+        share = layer_share(layer, report.layers)
+        if layer.name != "total" and layer.growth_bytes:
+            share_part = f" {ratio_text(share)}" if share is not None and not layer.name.startswith("cuda") else ""
+            parts.append(f"{layer_word(layer.name)}{share_part or ' ' + growth_text(layer.growth_bytes)}")
+    return " | ".join(parts)
+
+
+def _fact(name: str, text: str) -> Text:
+    return Text("  ").append(f"{name:<10}", "dim").append(" ").append(text)
