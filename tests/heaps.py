@@ -16,7 +16,7 @@ NODE is `HANDLE:TYPE` or `TYPE` (new), or a known HANDLE, then any of:
     refs+1          a reference more than the graph explains (C code holds it); `refs 7` sets the whole count
     immortal        the reference count says nothing
     state ended     or `state live`
-    addr 0x7f00     address of the first (default: made from the handle, so every heap built from that name has the same)
+    addr 0x7f00     address of the first (default: made from the handle, so every heap built from it has the same)
     len 5           entries (default: counted from the edges of a container)
     kind task       node kind (default: from the type)
     on cuda:0       where the bytes lie
@@ -24,13 +24,13 @@ NODE is `HANDLE:TYPE` or `TYPE` (new), or a known HANDLE, then any of:
     site f@app.py:7 allocation site: function, file, line
     'a label'       what a person calls the node
 
-EDGE:   .name attribute   ['text'] or [str:17] key   [3] index   [^'text'] key object   ~name local   $2 evaluation stack
-        [*] whatever the holder has: index, key str:8 or element   {*} element   {name} closure cell   {} contents of a cell
-        <name> internal   <type>   <storage>   <?> unknown
+EDGE:  .name attribute   ['text'] or [str:17] key   [3] index   [^'text'] key object   ~name local   $2 evaluation stack
+       [*] whatever the holder has: index, key str:8 or element   {*} element   {name} closure cell   {} cell contents
+       <name> internal   <type>   <storage>   <?> unknown
 
 Lines:  module NAME NODE-WORDS                a module root
-        root KIND NODE LABEL                  root of another kind: `root frame main thread 'MainThread'`; a new node gets
-                                              the type that belongs to KIND: frame, _asyncio.Task ...
+        root KIND NODE LABEL                  root of another kind: `root frame main thread 'MainThread'`; a new node
+                                              gets the type of KIND: frame, _asyncio.Task ...
         garbage NODE                          nodes that nothing holds; with refs+1: held by C code alone
         set HANDLE NODE-WORDS                 say more of known nodes
         bound HANDLE LIMIT WHAT               a declared limit: `bound cache 4096 maxsize`

@@ -86,7 +86,7 @@ class HeapGraph:
     @cached_property
     def edge_source(self) -> Array:
         """(E,) u4: the holder of each edge."""
-        counts = np.diff(self.edge_start.astype(np.int64))
+        counts: Array = np.diff(self.edge_start.astype(np.int64))
         return np.repeat(np.arange(self.node_count, dtype=np.uint32), counts)
 
     @cached_property

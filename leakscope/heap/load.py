@@ -1,0 +1,140 @@
+"""A snapshot folder of a session becomes a HeapGraph. All is checked here, once; nothing is repaired in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leakscope.agent import format as layout
+from leakscope.errors import SessionError
+from leakscope.heap.graph import Array, HeapGraph, TypeName
+
+# What may be missing: a walk that cannot tell leaves these out, and 0 means "unknown", "no state", "host" anyway.
+OPTIONAL = ("birth", "site_id", "state", "device")
+
+# The column that says how many rows another one has; "address" for all the rest.
+_LEADER = {"edge_target": "edge_target", "edge_label": "edge_target", "root_node": "root_node", "root_kind": "root_node",
+           "root_label": "root_node"}
+
+
+def load(folder: Path) -> HeapGraph:
+    """Return the snapshot in `folder` (columns, shapes and units: agent/format.py).
+
+    Raises:
+        SessionError: the snapshot is not complete, of a later format, or damaged; the sentence names the file.
+    """
+    info = _done(folder)
+    names = _json(folder / layout.NAMES_FILE)
+    columns = {name: _column(folder, name) for name in layout.COLUMNS if _is_there(folder, name)}
+    _check_lengths(folder, columns, info)
+    for name in OPTIONAL:
+        columns.setdefault(name, np.zeros(len(columns["address"]), dtype=layout.COLUMNS[name]))
+    strings, types, sites = (_table(folder, names, table) for table in ("strings", "types", "sites"))
+    _check_edges(folder, columns)
+    rows: dict[str, int] = {
+        "type_id": len(types), "label": len(strings), "root_label": len(strings), "site_id": len(sites),
+        "kind": len(layout.NODE_KINDS), "state": len(layout.STATES), "root_kind": len(layout.ROOT_KINDS)}
+    for name, count in rows.items():
+        _check_range(folder, name, columns[name], count)
+    _check_edge_labels(folder, columns["edge_label"], len(strings))
+    return HeapGraph(
+        **columns, strings=strings, types=[_type_name(folder, row) for row in types], sites=sites,
+        bounds=[(int(address), int(limit), str(what)) for address, limit, what in names.get("bounds", [])],
+        caches=names.get("caches", []), info=info)
+
+
+def _damaged(sentence: str) -> SessionError:
+    return SessionError(
+        sentence, "remove this snapshot's folder and run `leakscope report` again: the other snapshots stand on their own")
+
+
+def _is_there(folder: Path, name: str) -> bool:
+    return name not in OPTIONAL or (folder / f"{name}.npy").exists()
+
+
+def _done(folder: Path) -> dict[str, Any]:
+    """done.json, of a format that this version reads."""
+    if not (folder / layout.DONE_FILE).is_file():
+        raise _damaged(f"The snapshot {folder} is not complete: it has no {layout.DONE_FILE}.")
+    info = _json(folder / layout.DONE_FILE)
+    if info.get("format") != layout.FORMAT:
+        raise SessionError(
+            f"The snapshot {folder} is of format {info.get('format')!r}; this version reads format {layout.FORMAT}.",
+            "python -m pip install --upgrade leakscope-forensics")
+    return info
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise _damaged(f"{path} is missing.") from error
+    except (OSError, ValueError) as error:
+        raise _damaged(f"{path} cannot be read: {error}.") from error
+    if not isinstance(value, dict):
+        raise _damaged(f"{path} holds a {type(value).__name__} where an object is expected.")
+    return value
+
+
+def _column(folder: Path, name: str) -> Array:
+    path, dtype = folder / f"{name}.npy", layout.COLUMNS[name]
+    try:
+        column = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise _damaged(f"{path} is missing.") from error
+    except (OSError, EOFError, ValueError) as error:
+        raise _damaged(f"{path} is cut short or no column: {str(error).rstrip('.')}.") from error
+    if not isinstance(column, np.ndarray) or column.dtype != np.dtype(dtype) or column.ndim != 1:
+        found = f"{column.ndim} x {column.dtype.str}" if isinstance(column, np.ndarray) else type(column).__name__
+        raise _damaged(f"{path} holds {found} where one dimension of {dtype} is expected.")
+    return column
+
+
+def _check_lengths(folder: Path, columns: dict[str, Array], info: dict[str, Any]) -> None:
+    """Columns of nodes, edges and roots agree among themselves and with done.json."""
+    for name, column in columns.items():
+        part = _LEADER.get(name, "address")
+        expected = len(columns[part]) + (name == "edge_start")
+        if len(column) != expected:
+            raise _damaged(f"{folder / name}.npy has {len(column)} rows where {part}.npy asks for {expected}.")
+    for part, count in (("address", "node_count"), ("edge_target", "edge_count"), ("root_node", "root_count")):
+        if info.get(count, len(columns[part])) != len(columns[part]):
+            raise _damaged(f"{folder / part}.npy has {len(columns[part])} rows; {layout.DONE_FILE} says {info[count]}.")
+
+
+def _check_edges(folder: Path, columns: dict[str, Array]) -> None:
+    """Rows of edges begin where the one before ended, and edges and roots point to nodes."""
+    start, node_count = columns["edge_start"], len(columns["address"])
+    if start[0] != 0 or start[-1] != len(columns["edge_target"]) or bool(np.any(start[1:] < start[:-1])):
+        raise _damaged(f"{folder / 'edge_start.npy'} does not rise from 0 to the {len(columns['edge_target'])} edges.")
+    for name in ("edge_target", "root_node"):
+        _check_range(folder, name, columns[name], node_count)
+
+
+def _check_range(folder: Path, name: str, column: Array, count: int) -> None:
+    if len(column) and int(column.max()) >= count:
+        raise _damaged(f"{folder / name}.npy holds {int(column.max())} where only {count} rows are known.")
+
+
+def _check_edge_labels(folder: Path, labels: Array, string_count: int) -> None:
+    """Kinds are known and texts are rows of the string table."""
+    kinds = labels >> layout.EDGE_KIND_SHIFT
+    _check_range(folder, "edge_label", kinds, len(layout.EDGE_KINDS))
+    named = np.isin(np.arange(len(layout.EDGE_KINDS)), (layout.INDEX, layout.STACK), invert=True)
+    _check_range(folder, "edge_label", labels[named[kinds]] & layout.EDGE_VALUE_MASK, string_count)
+
+
+def _table(folder: Path, names: dict[str, Any], table: str) -> list[Any]:
+    value = names.get(table, [None] if table == "sites" else None)  # without sites only row 0 is known: "unknown"
+    if not isinstance(value, list):
+        raise _damaged(f"{folder / layout.NAMES_FILE} has no list of {table}.")
+    return value
+
+
+def _type_name(folder: Path, row: Any) -> TypeName:
+    if not isinstance(row, list) or len(row) not in (2, 3) or not all(isinstance(part, str) for part in row):
+        raise _damaged(f"{folder / layout.NAMES_FILE} has a type that is not [module, qualname, flags]: {row!r}.")
+    return TypeName(*row)
