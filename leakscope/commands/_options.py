@@ -1,0 +1,73 @@
+"""What the options of the commands accept: durations, sizes, lists; each refusal says what would have been right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from leakscope.errors import UsageError
+from leakscope.units import parse_duration, parse_size
+
+FILE_FORMATS = ("html", "md", "json")
+_SITES = re.compile(r"off|tracemalloc(:[1-9]\d?)?")
+
+
+class _Parsed(click.ParamType[float]):
+    """A value that a function of leakscope.units reads."""
+
+    def __init__(self, name: str, parse: Callable[[str], float], example: str) -> None:
+        self.name, self.parse, self.example = name, parse, example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; raises UsageError."""
+        if not isinstance(value, str):
+            return value
+        option = param.opts[-1] if param else "the option"
+        try:
+            number = self.parse(value)
+        except ValueError as error:
+            raise UsageError(f"{option}: {error}.", f"{option} {self.example}") from error
+        if number <= 0 and value != (param.default if param else None):
+            raise UsageError(f"{option}: {value} is no time or space at all.", f"{option} {self.example}")
+        return number
+
+
+class _Formats(click.ParamType[tuple[str, ...]]):
+    """A comma-separated list of FILE_FORMATS."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the formats in the order given, each once; raises UsageError."""
+        if not isinstance(value, str):
+            return tuple(value)
+        asked = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+        unknown = [part for part in asked if part not in FILE_FORMATS]
+        if unknown or not asked:
+            raise UsageError(f"--format: there is no format '{', '.join(unknown) or value}'.", "--format html,md,json")
+        return asked
+
+
+DURATION = _Parsed("duration", parse_duration, "30s")
+SIZE = _Parsed("size", parse_size, "500M")
+FORMATS = _Formats()
+
+
+def choose_sites(_context: click.Context, _param: click.Parameter, value: str) -> str:
+    """Return the value of --sites; raises UsageError."""
+    if value == "sampled":
+        raise UsageError("--sites: 'sampled' is not available yet in this version.", "--sites tracemalloc")
+    if not _SITES.fullmatch(value):
+        raise UsageError(f"--sites: '{value}' is neither off nor tracemalloc with 1 to 99 frames.", "--sites tracemalloc:8")
+    return value
+
+
+def only_structure(_context: click.Context, _param: click.Parameter, value: str) -> str:
+    """Return the value of --redact; raises UsageError."""
+    if value != "structure":
+        raise UsageError(f"--redact: '{value}' is not available in this version, which never records values.",
+                         "--redact structure")
+    return value

@@ -1,0 +1,59 @@
+"""The way in at the start of a process: a staged copy of the agent on PYTHONPATH, brought up by its sitecustomize.
+
+The target sees nothing of where leakscope lives and of what it depends on: the agent is copied, not imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import leakscope
+from leakscope.errors import LeakScopeError
+from leakscope.session import Session
+
+AGENT_FOLDER = Path(leakscope.__file__).parent / "agent"
+STAGED_NAME = "_leakscope_agent"
+HOOK = "sitecustomize.py"
+
+
+def usable() -> str | None:
+    """Return why a command cannot be observed from its start on this machine, or None."""
+    if sys.platform == "win32":
+        return "leakscope run needs POSIX signals and process groups, which Windows does not have"
+    if not (AGENT_FOLDER / "boot" / HOOK).is_file():
+        return f"this installation of leakscope lacks {AGENT_FOLDER / 'boot' / HOOK}"
+    return None
+
+
+def stage(session: Session, options: Mapping[str, Any]) -> Path:
+    """Copy the agent to the session's boot folder, write its options, and return the boot folder.
+
+    Raises:
+        LeakScopeError: it cannot be written, or PYTHONPATH cannot name the folder.
+    """
+    boot = session.boot_folder
+    if os.pathsep in str(boot):
+        raise LeakScopeError(f"PYTHONPATH cannot hold the folder '{boot}', because its name contains '{os.pathsep}'.",
+                             "leakscope run -o DIR -- COMMAND, with another DIR")
+    try:
+        shutil.copytree(AGENT_FOLDER, boot / STAGED_NAME, ignore=shutil.ignore_patterns("__pycache__", "boot"))
+        shutil.copyfile(AGENT_FOLDER / "boot" / HOOK, boot / HOOK)
+        session.write_options(dict(options))
+    except OSError as error:
+        raise LeakScopeError(f"The agent cannot be copied to '{boot}': {error.strerror}.",
+                             "leakscope run -o DIR -- COMMAND, with a DIR that you may write to") from error
+    return boot
+
+
+def bring_in(boot: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` with the boot folder first on PYTHONPATH; nothing else is changed.
+
+    The agent takes the folder out again when it comes up, so that the target sees the PYTHONPATH it was given.
+    """
+    before = environment.get("PYTHONPATH")
+    return {**environment, "PYTHONPATH": f"{boot}{os.pathsep}{before}" if before else str(boot)}
