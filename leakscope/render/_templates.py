@@ -23,7 +23,7 @@ def _environment() -> Environment:
     environment.filters.update(
         bytes=_measured(bytes_text), growth=_text.growth_text, count=_measured(count_text),
         seconds=_measured(seconds_text), ratio=_text.ratio_text, clip=_text.clip, layer_word=_text.layer_word,
-        names=_names_as_code, number=_text.number_text, capital=lambda text: text[:1].upper() + text[1:])
+        names=_names_as_code, split_off=_split_off, grouped=lambda text: text[0] + count_text(int(text[1:])), number=_text.number_text, capital=lambda text: text[:1].upper() + text[1:])
     return environment
 
 
@@ -48,3 +48,9 @@ def _names_as_code(text: str) -> Markup:
     """Return the escaped sentence with the names of the program marked as code."""
     pieces = (Markup("<code>{}</code>") if is_name else Markup("{}") for is_name, _ in _text.prose(text))
     return Markup("").join(piece.format(part) for piece, (_, part) in zip(pieces, _text.prose(text)))
+
+
+def _split_off(text: str) -> Markup:
+    """Return what stands before the bar, and what stands after it in small letters."""
+    before, _, after = text.partition("|")
+    return Markup("{} <small>{}</small>").format(before, after) if after else Markup("{}").format(before)

@@ -106,13 +106,13 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def rate_text(rate: Rate) -> str:
-    """Return a rate in the unit of time that makes it readable: `+62.0 MiB/s (95 % sure: 58.1 MiB to 66.0 MiB)`."""
+    """Return a rate in the unit of time that makes it readable: `+62.0 MiB/s (95 % interval: 58.1 MiB to 66.0 MiB)`."""
     seconds, unit = next(((s, u) for s, u in ((1, "s"), (60, "min")) if abs(rate.bytes_per_s) * s >= 10 * 1024),
                          (3600, "h"))
     text = f"{bytes_text(rate.bytes_per_s * seconds, signed=True)}/{unit}"
     if rate.low is None or rate.high is None:
         return text
-    return f"{text} (95 % sure: {bytes_text(rate.low * seconds)} to {bytes_text(rate.high * seconds)})"
+    return f"{text} (95 % interval: {bytes_text(rate.low * seconds)} to {bytes_text(rate.high * seconds)})"
 
 
 def clock_text(verdict: Verdict) -> str:
