@@ -15,14 +15,17 @@ from leakscope.agent import format as layout
 from leakscope.heap.graph import Array
 
 
-def reach(edge_start: Array, edge_target: Array, sources: Array, edge_allowed: Array | None, seen: Array, fresh: Array) -> None:
+def reach(
+    edge_start: Array, edge_target: Array, sources: Array, edge_allowed: Array | None, seen: Array, fresh: Array,
+) -> None:
     """Mark in `seen` (N,) u1 all that can be reached from `sources`, one after the other.
 
     What is marked already is not entered. `fresh` (S,) u1 says which sources were not yet marked when it was their turn.
     `edge_allowed` (E,) u1 or None: the edges that may be used.
     """
     node_count = _check(edge_start, edge_target, sources)
-    if len(seen) != node_count or len(fresh) != len(sources) or (edge_allowed is not None and len(edge_allowed) != len(edge_target)):
+    wrong_mask = edge_allowed is not None and len(edge_allowed) != len(edge_target)
+    if len(seen) != node_count or len(fresh) != len(sources) or wrong_mask:
         raise ValueError("an array is of another length than the graph")
     start, target, marked = edge_start.tolist(), edge_target.tolist(), seen.tolist()
     allowed = None if edge_allowed is None else edge_allowed.tolist()
@@ -62,10 +65,10 @@ def components(edge_start: Array, edge_target: Array, allowed: Array | None, com
             clock += 1
             low[entering] = clock
             waiting.append(entering)
-            node, edge, entered = entering, start[entering], clock
+            node, first_edge, entered = entering, start[entering], clock
             entering = -1
             while True:
-                for edge in range(edge, start[node + 1]):
+                for edge in range(first_edge, start[node + 1]):
                     held = target[edge]
                     if not low[held]:
                         entering = held
@@ -85,7 +88,7 @@ def components(edge_start: Array, edge_target: Array, allowed: Array | None, com
                 if not path:
                     break
                 left = node
-                node, edge, entered = path.pop()
+                node, first_edge, entered = path.pop()
                 if found[left] < 0 and low[left] < low[node]:
                     low[node] = low[left]
             if entering < 0:
@@ -95,7 +98,9 @@ def components(edge_start: Array, edge_target: Array, allowed: Array | None, com
 
 
 def dominators(edge_start: Array, edge_target: Array, roots: Array, idom: Array) -> None:
-    """Write the immediate dominator of each node into `idom` (N,) i4: N for the virtual root that holds the roots, -1: unreached.
+    """Write the immediate dominator of each node into `idom` (N,) i4.
+
+    N stands for the virtual root that holds the roots, -1 for nodes that were not reached.
 
     Semi-NCA: L. Georgiadis, "Linear-Time Algorithms for Dominators and Related Problems", Princeton 2005.
     """
@@ -141,8 +146,8 @@ def _preorder(start: list[int], target: list[int], roots: list[int]) -> tuple[li
             parent.append(above)
             entering = -1
             while path and entering < 0:
-                above, edge = path.pop()
-                for edge in range(edge, start[node_of[above] + 1]):
+                above, first_edge = path.pop()
+                for edge in range(first_edge, start[node_of[above] + 1]):
                     if not number[target[edge]]:
                         entering = target[edge]
                         path.append((above, edge + 1))
@@ -228,7 +233,8 @@ def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_orde
                 continue
             for edge in range(start[holder], start[holder + 1]):
                 held = target[edge]
-                if (root_of[held] >= 0 and not (mine[held] and depth_of[held] == level + 1)) or not allowed[edge]:
+                settled = root_of[held] >= 0 and not (mine[held] and depth_of[held] == level + 1)
+                if settled or not allowed[edge]:
                     continue
                 if root_of[held] < 0:
                     mine[held] = 1
@@ -242,8 +248,8 @@ def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_orde
 def _check(edge_start: Array, edge_target: Array, nodes: Array | None = None) -> int:
     """Return N of a graph whose arrays belong together."""
     node_count = len(edge_start) - 1
-    if node_count < 0 or edge_start[0] != 0 or edge_start[-1] != len(edge_target) or np.any(edge_start[1:] < edge_start[:-1]) or (
-            len(edge_target) and edge_target.max() >= node_count):
+    rises = node_count >= 0 and edge_start[0] == 0 and not np.any(edge_start[1:] < edge_start[:-1])
+    if not rises or edge_start[-1] != len(edge_target) or (len(edge_target) and edge_target.max() >= node_count):
         raise ValueError("edge_start and edge_target are not the edges of one graph")
     if nodes is not None and len(nodes) and nodes.max() >= node_count:
         raise ValueError("an array holds something that is no node of the graph")

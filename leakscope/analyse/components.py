@@ -16,7 +16,8 @@ _COST = {
     layout.CONTENTS: 1, layout.ATTRIBUTE: 2, layout.LOCAL: 2, layout.CELL: 2, layout.KEY: 3, layout.INDEX: 3, layout.ELEMENT: 3,
     layout.STORAGE: 4, layout.STACK: 4, layout.KEY_OBJECT: 5, layout.INTERNAL: 5, layout.UNKNOWN: 7, layout.TYPE: 40,
 }
-_INTERNAL_COST = {"__self__": 3, "__func__": 3, "__wrapped__": 3, "callback": 3, "__globals__": 40, "__mro__": 40, "__bases__": 40}
+_INTERNAL_COST = {"__self__": 3, "__func__": 3, "__wrapped__": 3, "callback": 3, "__globals__": 40, "__mro__": 40,
+                  "__bases__": 40}
 _NO_INSTANCE = {layout.NODE_KINDS.index(kind) for kind in ("module", "type", "function", "code", "weakref")}
 _START_TYPES = 8  # types of a component that a search starts from
 _MOST_STEPS = 20_000  # nodes that one search takes up: a cycle worth showing is short
@@ -97,7 +98,8 @@ def _mixed(values: Array) -> Array:
         values = (values + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return values ^ values >> np.uint64(31)
+    mixed: Array = values ^ values >> np.uint64(31)
+    return mixed
 
 
 def _best_cycle(graph: HeapGraph, component: Array, nodes: Array) -> tuple[tuple[int, ...], tuple[tuple[str, int, str], ...]]:

@@ -1,7 +1,8 @@
 """Why an object is alive, in the words of its best-named root: one breadth-first tree over the whole snapshot.
 
-A shortest path is often a silly one (through `sys.modules`, a class, `__globals__`). So roots are followed in the order in which
-a person would name them (PerfView's root priorities), and edges that lead anywhere from anywhere wait for a second pass.
+A shortest path is often a silly one (through `sys.modules`, a class, `__globals__`). So roots are followed in the order in
+which a person would name them (PerfView's root priorities), and edges that lead from anywhere to anywhere wait for a second
+pass.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ from leakscope.analyse.reachability import held_from_outside
 from leakscope.heap.graph import Array, HeapGraph
 
 # Which of several edges of the same level names a node best.
-_KIND_ORDER = (layout.ATTRIBUTE, layout.KEY, layout.INDEX, layout.LOCAL, layout.CELL, layout.CONTENTS, layout.ELEMENT, layout.INTERNAL,
-               layout.STORAGE, layout.KEY_OBJECT, layout.STACK, layout.UNKNOWN, layout.TYPE)
+_KIND_ORDER = (layout.ATTRIBUTE, layout.KEY, layout.INDEX, layout.LOCAL, layout.CELL, layout.CONTENTS, layout.ELEMENT,
+               layout.INTERNAL, layout.STORAGE, layout.KEY_OBJECT, layout.STACK, layout.UNKNOWN, layout.TYPE)
 # Edges of little interest, as attribute, key or slot: every function holds its module, every class its bases.
 _SECOND_PASS = {
-    "__globals__", "__builtins__", "__mro__", "__bases__", "__base__", "__subclasses__", "__module__", "__class__", "__objclass__",
-    "__loader__", "__spec__", "__type_params__", "f_back", "f_globals", "f_builtins", "f_code", "gi_code", "cr_code",
+    "__globals__", "__builtins__", "__mro__", "__bases__", "__base__", "__subclasses__", "__module__", "__class__",
+    "__objclass__", "__loader__", "__spec__", "__type_params__", "f_back", "f_globals", "f_builtins", "f_code", "gi_code", "cr_code",
 }
 _KINDS = 32
 _C_HELD, _GARBAGE = layout.ROOT_KINDS.index("c-held"), layout.ROOT_KINDS.index("garbage")
-_NO_KIND = 255
 _CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "cell", "method"}
 
 
@@ -51,9 +51,10 @@ class Tree:
 def best_tree(graph: HeapGraph, ranks: Array, claimed_first: Array | None = None) -> Tree:
     """Return a path to every node, by the best root that reaches it, then the fewest edges, then the best-named last edge.
 
-    Phases: every root claims its own node. In the order of their rank roots claim breadth first what is left, without edges of
-    little interest (types, `__globals__`, `f_back` ...), then with them. Then follows what only C code holds, from those that no
-    other such object holds, and then garbage in the same way. Independent of addresses and, but for sets, of hash seeds.
+    Phases: every root claims its own node. In the order of their rank roots claim breadth first what is left, without edges
+    of little interest (types, `__globals__`, `f_back` ...), then with them. Then follows what only C code holds, from those
+    that no other such object holds, and then garbage in the same way. Independent of addresses and, but for sets, of hash
+    seeds.
 
     Args:
         ranks: (R,) ints; roots of a lower rank are followed first.
@@ -146,7 +147,8 @@ class _Claims:
             return np.zeros(0, dtype=np.int64)
         component = components(self.start, self.target, free)
         types = self.graph.types
-        by_name = sorted(range(len(types)), key=lambda row: ("h" not in types[row].flags, types[row].full in _CONTAINERS, types[row]))
+        by_name = sorted(range(len(types)), key=lambda row: (
+            "h" not in types[row].flags, types[row].full in _CONTAINERS, types[row]))
         place = np.empty(len(types), dtype=np.int64)
         place[by_name] = np.arange(len(types))
         order = np.lexsort((candidates, place[self.graph.type_id[candidates]], -component[candidates].astype(np.int64)))
@@ -162,17 +164,16 @@ class _Claims:
         kinds = np.full(len(starts), _GARBAGE, dtype=np.uint8)
         kinds[:named] = self.graph.root_kind
         kinds[first_of_c:first_of_garbage] = _C_HELD
-        if not self.graph.node_count:
-            return Tree(self.parent_edge, self.root, self.depth, self.root, kinds[:0])
-        return Tree(self.parent_edge, np.where(self.root < named, self.root, -1).astype(np.int32), self.depth, starts[self.root],
-                    kinds[self.root])
+        root = np.where(self.root < named, self.root, -1).astype(np.int32)
+        return Tree(self.parent_edge, root, self.depth, starts[self.root], kinds[self.root])
 
     def _border(self) -> Array:
         """Claimed nodes that hold an unclaimed one, nearest to their root first."""
         open_edges = np.flatnonzero(self.root[self.target] < 0)
         holders = np.unique(self.graph.edge_source[open_edges])
         holders = holders[self.root[holders] >= 0]
-        return holders[np.argsort(self.depth[holders], kind="stable")]
+        border: Array = holders[np.argsort(self.depth[holders], kind="stable")]
+        return border
 
     def _expand(self, frontier: Array, last_pass: int) -> None:
         if len(frontier):

@@ -1,0 +1,229 @@
+"""What can be said of one accumulation: its path, its shape, its bound, what it retains, where it was allocated."""
+
+from __future__ import annotations
+
+import re
+from base64 import b32encode
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakscope.agent import format as layout
+from leakscope.analyse import naming, retention
+from leakscope.analyse.dominators import device_name
+from leakscope.analyse.growth import Accumulation, PathTable, masked_text, member_nodes
+from leakscope.analyse.layers import MemoryTrend
+from leakscope.analyse.paths import Tree
+from leakscope.analyse.retention import Retention
+from leakscope.heap.graph import HeapGraph
+from leakscope.model import Layer, Location, Path, Step
+
+Array = NDArray[Any]
+
+_KIND = {name: code for code, name in enumerate(layout.NODE_KINDS)}
+_STATE_ENDED = layout.STATES.index("ended")
+# Registries that live as long as the interpreter, as their path texts begin or contain; names of the standard library.
+_REGISTRIES = re.compile(r"finalize\._registry|\bloggerDict\b|^logging\.(_handlers|_handlerList|root)\b|^gc\.callbacks\b"
+                         r"|^atexit\b|^signal\b|^sys\.\w*hook\w*\b|^threading\._(threading_atexits|active)\b"
+                         r"|^codecs\b|^warnings\.\w+|\b_exithandlers\b")
+_TASK_TYPES = re.compile(r"(?:^|\.)(?:Task|Future|coroutine|generator|async_generator)$")
+_CALLABLE_TYPES = frozenset({"function", "method", "builtin_function_or_method", "functools.partial", "partial",
+                             "weakref.WeakMethod", "method-wrapper"})
+MOST_SITES = 5
+MOST_MEMBERS = 200  # members that are looked at one by one: their newest, ours
+_LIBRARY_FILE = re.compile(r"^(?:site-packages|dist-packages|stdlib|<|lib/python)|/site-packages/|/lib/python3")
+
+
+def pile_path(graph: HeapGraph, tree: Tree, pile: Accumulation) -> Path | None:
+    """The path to what piles up: owner first, then the entry; roots that pile up are named by themselves."""
+    found = retention.path(graph, tree, pile.member_node)
+    if found is None:
+        return None
+    if pile.owner_node < 0:
+        return Path(found.steps, found.root_kind, found.text, naming_of_root(graph, tree, pile, found))
+    owner = retention.path(graph, tree, pile.owner_node)
+    return found if owner is None else Path(found.steps, found.root_kind, found.text, owner.owner)
+
+
+def naming_of_root(graph: HeapGraph, tree: Tree, pile: Accumulation, found: Path) -> str:
+    """What to call roots that pile up: `atexit callbacks`, `threads in drain()`, the type where only C code holds them."""
+    kind, name = found.root_kind, naming.short_label(graph, pile.member_node)
+    if kind in ("atexit", "signal"):
+        return f"{kind} callbacks"
+    if kind in ("frame", "thread-local"):
+        return f"threads in {name}" if name else "threads"
+    if kind == "task":
+        return name or "pending asyncio tasks"
+    if kind == "c-held":
+        return f"native code holding {graph.type_name(pile.member_node)}"
+    return found.text
+
+
+def _edges_up(graph: HeapGraph, tree: Tree, node: int, most: int) -> list[int]:
+    """The node and up to `most` nodes above it in the tree."""
+    nodes = [node]
+    while len(nodes) <= most and tree.parent_edge[nodes[-1]] >= 0:
+        nodes.append(graph.edge(int(tree.parent_edge[nodes[-1]])).source)
+    return nodes
+
+
+def shape(graph: HeapGraph, tree: Tree, pile: Accumulation, path: Path) -> str:
+    """One of the shapes of detectors/_piles.py."""
+    if path.root_kind == "c-held":
+        return "c-held"
+    above = _edges_up(graph, tree, pile.member_node, 2)
+    if any(graph.kind[node] == _KIND["cache"] for node in above[1:]):
+        return "cache"
+    if path.root_kind in ("atexit", "signal") or _REGISTRIES.search(path.text) and not path.text.startswith("__main__"):
+        return "registry"
+    if pile.owner_node < 0:
+        return "roots"
+    if pile.is_buffer:
+        return "buffer"
+    return _shape_of_member(graph, pile)
+
+
+def _shape_of_member(graph: HeapGraph, pile: Accumulation) -> str:
+    member = pile.member_node
+    inside = [member] if graph.kind[member] else [member, *(edge.target for edge in graph.edges_from(member)[:8])]
+    if any(graph.kind[node] == _KIND["exception"] or graph.type_name(node) == "traceback" for node in inside[:4]):
+        return "exception"
+    if graph.kind[member] in (_KIND["task"], _KIND["generator"]) or _TASK_TYPES.search(pile.leaked_type):
+        return "task"
+    if pile.leaked_type in _CALLABLE_TYPES:
+        return "listener"
+    return "container"
+
+
+def declared_bound(graph: HeapGraph, tree: Tree, pile: Accumulation) -> tuple[int, str] | None:
+    """The limit that the container, or the object around it, declares, and what it is called; None if there is none."""
+    if pile.owner_node < 0:
+        return None
+    limits = {address: (limit, what) for address, limit, what in graph.bounds}
+    limits |= {cache["address"]: (cache["maxsize"], "maxsize") for cache in graph.caches if cache.get("maxsize") is not None}
+    for node in _edges_up(graph, tree, pile.owner_node, 2):
+        address = int(graph.address[node])
+        if address in limits:
+            return limits[address]
+    return None
+
+
+def hidden_native_growth(layers: Sequence[Layer], least_bytes: int) -> int:
+    """The growth of native memory in use that is worth explaining by objects which hide theirs; else 0."""
+    growth = {layer.name: layer.growth_bytes or 0 for layer in layers}
+    native = growth.get("native", 0)
+    return native if native >= max(least_bytes, 0.4 * growth.get("total", 0)) else 0
+
+
+def hides_native(graph: HeapGraph, pile: Accumulation, table: PathTable) -> bool:
+    """True if the members, or what they hold at once, are objects of extension modules that may own native memory.
+
+    A tensor with an autograd graph holds the tensors saved for the backward pass, which no Python object shows.
+    """
+    if pile.is_buffer:
+        return False
+    for edge in graph.edges_from(pile.member_node)[:64]:
+        if edge.text in ("grad_fn", "_grad_fn"):
+            return True
+    candidates = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node)[:32])]
+    return any(_is_extension_type(graph, node) for node in candidates)
+
+
+def _is_extension_type(graph: HeapGraph, node: int) -> bool:
+    name = graph.types[graph.type_id[node]]
+    top = name.module.partition(".")[0]
+    return "h" not in name.flags and top not in ("builtins", "", "numpy", "_io") and not naming.is_stdlib(name.module)
+
+
+def share_of_growth(trend: MemoryTrend | None, times_s: Sequence[float], growth_bytes: int) -> float | None:
+    """The part of the growth of private memory between the snapshots that a pile accounts for, at most 1."""
+    if trend is None or trend.slope is None or trend.slope.value <= 0 or len(times_s) < 2:
+        return None
+    total = trend.slope.value * (times_s[-1] - times_s[0])
+    return min(1.0, growth_bytes / total) if total > 0 else None
+
+
+def other_owners(graph: HeapGraph, tree: Tree, pile: Accumulation) -> list[str]:
+    """Who else holds the members, as owners."""
+    return retention.other_holders(graph, tree, pile.member_node)
+
+
+class Proof:
+    """Numbers of one pile in the last snapshot."""
+
+    def __init__(self, graph: HeapGraph, table: PathTable, kept: Retention, pile: Accumulation) -> None:
+        self.graph, self.table, self.pile = graph, table, pile
+        self.members = np.array([pile.member_node]) if pile.is_buffer else member_nodes(table, pile.member_classes)
+        self.retained_bytes = kept.of(self.members)
+        owner = np.array([pile.owner_node]) if pile.owner_node >= 0 and pile.owner_count == 1 else self.members
+        self.frees_bytes = sum(kept.of(owner).values())
+        states = graph.state[self.members]
+        self.ended_ratio = float((states == _STATE_ENDED).mean()) if len(states) else 0.0
+
+    def _below(self) -> Array:
+        """Nodes below the members in the tree of paths."""
+        inside = np.zeros(len(self.table.key), bool)
+        inside[list(self.pile.member_classes) or [self.pile.owner_class]] = True
+        parent = self.table.parent
+        # classes are few: follow parents until nothing changes
+        while True:
+            more = inside | ((parent >= 0) & inside[np.maximum(parent, 0)])
+            if (more == inside).all():
+                break
+            inside = more
+        return np.flatnonzero((self.table.class_of >= 0) & inside[np.maximum(self.table.class_of, 0)])
+
+    def layer(self, hidden_bytes: int) -> str:
+        """Where most of the bytes lie."""
+        nodes = self._below()
+        sizes, kinds = self.graph.shallow_bytes[nodes].astype(np.int64), self.graph.kind[nodes]
+        devices = self.graph.device[nodes]
+        parts = Counter({"python": int(sizes[(kinds != _KIND["storage"]) & (kinds != _KIND["mapping"]) & (devices == 0)].sum()),
+                         "native": hidden_bytes + int(sizes[(kinds == _KIND["storage"]) & (devices == 0)].sum()),
+                         "mapped": int(sizes[kinds == _KIND["mapping"]].sum())})
+        for code in np.unique(devices[devices > 0]).tolist():
+            parts[device_name(code)] = int(sizes[devices == code].sum())
+        return parts.most_common(1)[0][0]
+
+    def sites(self) -> tuple[Location, ...]:
+        """Where the bytes below the members were allocated, most bytes first; empty if not known."""
+        return sites_of(self.graph, self._below())
+
+
+def sites_of(graph: HeapGraph, nodes: Array) -> tuple[Location, ...]:
+    """Where the bytes of some nodes were allocated, most bytes first, at most MOST_SITES; empty if not known."""
+    rows = graph.site_id[nodes]
+    known = rows > 0
+    if not known.any():
+        return ()
+    sizes = np.bincount(rows[known], weights=graph.shallow_bytes[nodes][known].astype(np.float64))
+    by_place: Counter[tuple[str, str, int]] = Counter()
+    for row in np.flatnonzero(sizes).tolist():
+        site = graph.sites[row]
+        if site and site.get("frames"):
+            by_place[own_frame(site["frames"])] += int(sizes[row])
+    whole = sum(by_place.values()) or 1
+    return tuple(Location(function, file, line, round(size / whole, 4))
+                 for (file, function, line), size in by_place.most_common(MOST_SITES))
+
+
+def own_frame(frames: Sequence[Sequence[Any]]) -> tuple[str, str, int]:
+    """(file, function, line) of the innermost frame that is the application's, else of the innermost."""
+    own = next((frame for frame in frames if not _LIBRARY_FILE.search(str(frame[0]))), frames[0])
+    return str(own[0]), str(own[2]), int(own[1])
+
+
+def fingerprint(path: Path, cycle: Sequence[str] = ()) -> str:
+    """`LS1-` and 16 letters: the same for the same leak in every run (knowledge page "verdicts and reports", section 3.3)."""
+    parts = list(cycle) or [_normalised(step) for step in path.steps]
+    digest = sha256("\x1f".join(["LS1", *parts]).encode()).digest()
+    return "LS1-" + b32encode(digest[:10]).decode()
+
+
+def _normalised(step: Step) -> str:
+    name = re.sub(r" at .*", "", step.name)
+    return masked_text(f"{name}|{step.edge}")

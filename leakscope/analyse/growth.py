@@ -1,0 +1,288 @@
+"""Growth by path over several snapshots: what piles up, and under which owner.
+
+The idea is LeakCanary's heap growth (shark, "ObjectGrowthDetector") and BLeak's LeakShare (Vilk & Berger, PLDI 2018): give
+every object the path by which a person would name it, merge siblings (`[*]`), and compare the counts of the same path over
+snapshots. An *accumulator* is a path whose number of children per instance rises in every interval; growth is split into
+more entries (blamed here) and larger entries (blamed further down), so only the true place of a branch is blamed.
+
+Everything is level-by-level array work on a breadth-first tree: O(nodes), no Python loop over nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakscope.agent import format as layout
+from leakscope.analyse.paths import Tree
+from leakscope.heap.graph import HeapGraph
+
+Array = NDArray[Any]
+
+FOLDED_DEPTH = 400  # nodes further down share the class of the path above them; ours, deeper names help nobody
+_VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
+_STAR = 0x5851F42D4C957F2D
+_M1, _M2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+
+
+def masked_text(text: str) -> str:
+    """Return a name with numbers, addresses and UUIDs replaced by `*`, so that siblings share it."""
+    return _VOLATILE.sub("*", text)
+
+
+def _hash64(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
+
+
+def _mix(left: Array, right: Array) -> Array:
+    with np.errstate(over="ignore"):
+        mixed = (left * _M1) ^ right
+        mixed ^= mixed >> np.uint64(29)
+        result: Array = mixed * _M2
+    return result
+
+
+@dataclass(eq=False)
+class PathTable:
+    """The path classes of one snapshot, C of them, sorted by `key`.
+
+    `parent` is a row of this table or -1 (a root). `subtree_bytes` counts what hangs below the members in the tree, members
+    included, once each. `example` is the member nearest to the root. `class_of` is (N,), -1 where no root reaches.
+    """
+
+    key: Array  # (C,) u8, equal for the same path in every snapshot
+    parent: Array  # (C,) i8
+    count: Array  # (C,) i8 members
+    shallow_bytes: Array
+    subtree_bytes: Array
+    length: Array  # (C,) i8 sum of the members' container lengths
+    example: Array  # (C,) i8 node
+    class_of: Array  # (N,) i8
+
+
+def _edge_tokens(graph: HeapGraph, edges: Array) -> Array:
+    """Return (len(edges),) u8 tokens of edges: equal for siblings, stable across snapshots."""
+    texts = graph.strings
+    hashes = np.fromiter((_hash64(masked_text(text)) for text in texts), np.uint64, len(texts))
+    # shown keys are quoted; masked ones say a type and a length, and stand for any entry
+    shown = np.fromiter((text[:1] == "'" for text in texts), bool, len(texts))
+    codes = graph.edge_label[edges]
+    kinds, values = codes >> layout.EDGE_KIND_SHIFT, codes & layout.EDGE_VALUE_MASK
+    values = np.where(values < len(texts), values, 0)
+    named = np.isin(kinds, (layout.ATTRIBUTE, layout.LOCAL, layout.CELL, layout.INTERNAL))
+    named |= (kinds == layout.KEY) & shown[values]
+    tokens = np.where(named, hashes[values], np.uint64(_STAR))
+    return _mix(tokens, kinds.astype(np.uint64) + np.uint64(1))
+
+
+def _root_tokens(graph: HeapGraph, tree: Tree, nodes: Array) -> Array:
+    """Tokens of root nodes: by kind and label, c-held and garbage ones by their type."""
+    tokens = np.empty(len(nodes), np.uint64)
+    for row, node in enumerate(nodes.tolist()):
+        root = int(tree.root[node])
+        if 0 <= root < len(graph.root_kind):
+            kind, text = int(graph.root_kind[root]), graph.text(int(graph.root_label[root]))
+            name = graph.node_name(node) if kind != layout.ROOT_KINDS.index("module") else ""
+            tokens[row] = _hash64(f"{kind}|{masked_text(text)}|{masked_text(name)}")
+        else:
+            tokens[row] = _hash64(f"unheld|{graph.type_name(node)}")
+    return tokens
+
+
+def path_table(graph: HeapGraph, tree: Tree) -> PathTable:
+    """Return the path classes of a snapshot under a breadth-first tree of it (analyse/paths.py)."""
+    count = graph.node_count
+    depth, parent_edge = tree.depth.astype(np.int64), tree.parent_edge
+    reached = np.flatnonzero(depth >= 0)
+    order = reached[np.argsort(depth[reached], kind="stable")]
+    parent = np.full(count, -1, np.int64)
+    has_parent = parent_edge >= 0
+    parent[has_parent] = graph.edge_source[parent_edge[has_parent]]
+    token = np.zeros(count, np.uint64)
+    inner = np.flatnonzero(has_parent)
+    token[inner] = _edge_tokens(graph, parent_edge[inner])
+    roots = order[parent[order] < 0]
+    token[roots] = _root_tokens(graph, tree, roots)
+    key = token.copy()
+    bounds = np.searchsorted(depth[order], np.arange(0, int(depth[order[-1]]) + 2)) if len(order) else np.zeros(1, int)
+    for number in range(1, len(bounds) - 1):
+        nodes = order[bounds[number]:bounds[number + 1]]
+        above = parent[nodes]
+        same = (token[nodes] == token[above]) & (graph.type_id[nodes] == graph.type_id[above])
+        fold = same if number < FOLDED_DEPTH else np.ones(len(nodes), bool)
+        key[nodes] = np.where(fold, key[above], _mix(key[above], token[nodes]))
+    return _summed(graph, order, parent, key, bounds)
+
+
+def _summed(graph: HeapGraph, order: Array, parent: Array, key: Array, bounds: Array) -> PathTable:
+    """Sum members, bytes and lengths by key."""
+    subtree = graph.shallow_bytes.astype(np.int64)
+    for number in range(len(bounds) - 2, 0, -1):
+        nodes = order[bounds[number]:bounds[number + 1]]
+        np.add.at(subtree, parent[nodes], subtree[nodes])
+    keys, first, inverse = np.unique(key[order], return_index=True, return_inverse=True)
+    class_of = np.full(graph.node_count, -1, np.int64)
+    class_of[order] = inverse
+    example = order[first]
+    above = parent[example]
+    class_parent = np.where(above >= 0, class_of[above], -1)
+    # a folded path (a linked list) counts what hangs below its first member only
+    top = (parent[order] < 0) | (class_of[parent[order]] != inverse)
+    size = len(keys)
+
+    def total(values: Array, where: Array | slice = slice(None)) -> Array:
+        sums: Array = np.bincount(inverse[where], weights=values[where].astype(np.float64), minlength=size)
+        return sums.astype(np.int64)
+
+    return PathTable(keys, class_parent, np.bincount(inverse, minlength=size), total(graph.shallow_bytes[order]),
+                     total(subtree[order], top), total(graph.length[order]), example, class_of)
+
+
+@dataclass(eq=False)
+class Accumulation:
+    """One place where objects pile up, in terms of the last snapshot.
+
+    `owner_node` is an example of the holder (-1: the roots themselves pile up), `member_node` one of what piles up;
+    `counts` are the entries and `sizes_bytes` what they keep in every snapshot; `growth_bytes` is what the additional
+    entries account for; `is_buffer`: it is no entries but one object that gets larger.
+    """
+
+    owner_node: int
+    member_node: int
+    counts: tuple[int, ...]
+    sizes_bytes: tuple[int, ...]
+    growth_bytes: int
+    leaked_type: str
+    owner_count: int
+    owner_class: int
+    member_classes: tuple[int, ...] = ()
+    is_buffer: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Growth:
+    """Path classes of the last snapshot and their numbers in each of the K snapshots: arrays (K, C)."""
+
+    table: PathTable
+    count: Array
+    shallow_bytes: Array
+    subtree_bytes: Array
+    length: Array
+
+
+def align(tables: list[PathTable]) -> Growth:
+    """Look the path classes of the last snapshot up in all; 0 where a path did not exist."""
+    last = tables[-1]
+
+    def rows(name: str) -> Array:
+        found = np.zeros((len(tables), len(last.key)), np.int64)
+        for number, table in enumerate(tables):
+            place = np.minimum(np.searchsorted(table.key, last.key), len(table.key) - 1)
+            known = table.key[place] == last.key
+            found[number, known] = getattr(table, name)[place[known]]
+        return found
+
+    return Growth(last, rows("count"), rows("shallow_bytes"), rows("subtree_bytes"), rows("length"))
+
+
+def _rises(values: Array) -> Array:
+    """(C,) bool: columns of (K, C) whose values never fall and rise in all intervals but at most one of every four."""
+    steps = np.diff(values, axis=0)
+    stalls = (steps <= 0).sum(axis=0)
+    never_falls: Array = (steps >= 0).all(axis=0) & (values[-1] > values[0])
+    return never_falls & (stalls <= (len(values) - 1) // 4)
+
+
+def _attributed(growth: Growth) -> tuple[Array, Array]:
+    """Return for each class whether its number per holder rises, and the bytes that the additional members account for."""
+    count = growth.count.astype(np.float64)
+    parent = growth.table.parent
+    holders = np.where(parent >= 0, count[:, np.maximum(parent, 0)], 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fan_out = np.where(holders > 0, count / holders, 0.0)
+        unit = np.where(count > 0, growth.subtree_bytes / count, np.inf)
+    more = np.maximum(fan_out[-1] - fan_out[0], 0.0) * holders[-1]
+    smallest = np.minimum(unit[0], unit[-1])
+    attributed: Array = np.where(more > 0, more * np.where(np.isfinite(smallest), smallest, 0.0), 0.0)
+    return _rises(growth.count) & _rises(fan_out), attributed
+
+
+def accumulations(graph: HeapGraph, growth: Growth, least_bytes: int) -> list[Accumulation]:
+    """Return where objects pile up in the last snapshot `graph`, most bytes first.
+
+    Only places that account for at least `least_bytes`; entries of one holder are put together (a key and its value).
+    """
+    table = growth.table
+    rises, attributed = _attributed(growth)
+    entries: dict[int, list[int]] = {}
+    for row in np.flatnonzero(rises & (attributed > 0)).tolist():
+        holder = int(table.parent[row])
+        entries.setdefault(holder if holder >= 0 else -1 - row, []).append(row)
+    found = []
+    for holder, rows in entries.items():
+        bytes_more = sum(float(attributed[row]) for row in rows)
+        if holder >= 0:
+            bytes_more += max(0, int(growth.shallow_bytes[-1, holder] - growth.shallow_bytes[0, holder]))
+        if bytes_more >= least_bytes:
+            found.append(_accumulation(graph, growth, max(holder, -1), rows, bytes_more, attributed))
+    found += _buffers(graph, growth, least_bytes, {each.owner_class for each in found})
+    return sorted(found, key=lambda each: (-each.growth_bytes, each.owner_class))
+
+
+def _accumulation(graph: HeapGraph, growth: Growth, holder: int, rows: list[int], bytes_more: float,
+                  attributed: Array) -> Accumulation:
+    table = growth.table
+    main = max(rows, key=lambda row: (float(attributed[row]), -row))
+    counts, sizes = growth.count[:, main], growth.subtree_bytes[:, rows].sum(axis=1)
+    owner = int(table.example[holder]) if holder >= 0 else -1
+    owner_count = int(table.count[holder]) if holder >= 0 else 1
+    return Accumulation(owner, int(table.example[main]), tuple(counts.tolist()), tuple(sizes.tolist()), int(bytes_more),
+                        dominant_type(graph, table, main), owner_count, holder, tuple(rows))
+
+
+def _buffers(graph: HeapGraph, growth: Growth, least_bytes: int, taken: set[int]) -> list[Accumulation]:
+    """Single objects that get larger: a bytearray, a string, an array, a list of what is counted elsewhere."""
+    shallow = growth.shallow_bytes
+    steady = growth.count[-1] <= growth.count[0] * 1.1
+    larger = _rises(shallow) & (shallow[-1] - shallow[0] >= least_bytes) & steady & (growth.count[0] > 0)
+    found = []
+    for row in np.flatnonzero(larger).tolist():
+        if row in taken:
+            continue
+        node = int(growth.table.example[row])
+        lengths = growth.length[:, row]
+        counts = lengths if lengths[-1] > lengths[0] else shallow[:, row]
+        found.append(Accumulation(node, node, tuple(counts.tolist()), tuple(shallow[:, row].tolist()),
+                                  int(shallow[-1, row] - shallow[0, row]), dominant_type(graph, growth.table, row),
+                                  int(growth.count[-1, row]), row, (), True))
+    return found
+
+
+def dominant_type(graph: HeapGraph, table: PathTable, row: int) -> str:
+    """The most frequent type among the members of a path class."""
+    members = np.flatnonzero(table.class_of == row)
+    types = np.bincount(graph.type_id[members])
+    return graph.types[int(types.argmax())].full
+
+
+def member_nodes(table: PathTable, rows: tuple[int, ...]) -> Array:
+    """The nodes of path classes, ascending."""
+    return np.flatnonzero(np.isin(table.class_of, rows))
+
+
+def type_totals(graph: HeapGraph) -> dict[str, tuple[int, int]]:
+    """Return (objects, shallow bytes) by full type name."""
+    count = np.bincount(graph.type_id, minlength=len(graph.types))
+    size = np.bincount(graph.type_id, weights=graph.shallow_bytes.astype(np.float64), minlength=len(graph.types))
+    totals: dict[str, tuple[int, int]] = {}
+    for row in np.flatnonzero(count).tolist():
+        name = graph.types[row].full
+        before = totals.get(name, (0, 0))
+        totals[name] = (before[0] + int(count[row]), before[1] + int(size[row]))
+    return totals

@@ -1,0 +1,152 @@
+"""Where the growth of a process went: Python objects, native memory in use, memory an allocator keeps, mappings, the rest.
+
+Perfetto and MemLab ask this first, since it decides which explanation can be true at all: a layer that did not grow cannot
+be to blame. The parts come from different meters, so they do not add up by themselves; what is left is shown as "unexplained".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from leakscope.agent import format as layout
+from leakscope.analyse.trend import Slope, level, theil_sen
+from leakscope.heap.graph import HeapGraph
+from leakscope.model import Layer
+
+Sample = dict[str, Any]
+Points = list[tuple[float, float]]
+
+SMALL_OBJECT_BYTES = 512  # CPython Objects/obmalloc.c, SMALL_REQUEST_THRESHOLD: larger requests go to malloc
+IMPORT_SHARE = 0.95  # imports have ended when this share of the final sys.modules is there; ours
+WARM_UP_SHARE, WARM_UP_MOST_S = 0.2, 60.0  # the start of a run is no evidence of a leak; ours, tuned on 5-second programs
+EDGE_SHARE = 0.12  # a level at the start or end of a window is the median over this share of it; ours
+_STORAGE, _MAPPING = layout.NODE_KINDS.index("storage"), layout.NODE_KINDS.index("mapping")
+
+
+class HeapTotals(NamedTuple):
+    """Sums over one snapshot, bytes on the host; `malloc_bytes` is the part of `python_bytes` that malloc handed out."""
+
+    t_s: float
+    python_bytes: int
+    malloc_bytes: int
+    mapping_bytes: int
+
+
+class Window(NamedTuple):
+    """The part of a run that is judged, in seconds since the session started."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+class MemoryTrend(NamedTuple):
+    """How private memory (anonymous + shared + swapped) moved in a window; `tail` is its second half."""
+
+    window: Window
+    growth_bytes: int
+    slope: Slope | None
+    tail_growth_bytes: int
+    tail_slope: Slope | None
+
+
+def heap_totals(graph: HeapGraph) -> HeapTotals:
+    """Sum a snapshot up."""
+    sizes, kinds = graph.shallow_bytes.astype(np.int64), graph.kind
+    host = (graph.device == 0) & (kinds != _MAPPING)
+    large = host & ((sizes > SMALL_OBJECT_BYTES) | (kinds == _STORAGE))
+    return HeapTotals(graph.t_s, int(sizes[host].sum()), int(sizes[large].sum()), int(sizes[kinds == _MAPPING].sum()))
+
+
+def column(timeline: Sequence[Sample], name: str) -> Points:
+    """The (seconds, value) points of one column, where it was measured."""
+    return [(sample["t_ns"] / 1e9, float(sample[name])) for sample in timeline if sample.get(name) is not None]
+
+
+def private_memory(timeline: Sequence[Sample]) -> Points:
+    """Memory that only this process keeps: anonymous, shared memory and swap; resident memory where that is not known."""
+    points = [(sample["t_ns"] / 1e9,
+               float(sample["anon_bytes"] + sample.get("shmem_bytes", 0) + sample.get("swap_bytes", 0)))
+              for sample in timeline if sample.get("anon_bytes") is not None]
+    return points or column(timeline, "rss_bytes")
+
+
+def import_end_s(timeline: Sequence[Sample]) -> float:
+    """When nearly all modules were there; the first sample where that is not known."""
+    modules = column(timeline, "modules")
+    if not modules:
+        return timeline[0]["t_ns"] / 1e9 if timeline else 0.0
+    wanted = IMPORT_SHARE * modules[-1][1]
+    return next(t for t, count in modules if count >= wanted)
+
+
+def judged_window(timeline: Sequence[Sample]) -> Window:
+    """The window after start-up."""
+    if not timeline:
+        return Window(0.0, 0.0)
+    first, last = timeline[0]["t_ns"] / 1e9, timeline[-1]["t_ns"] / 1e9
+    warm_up = first + min(WARM_UP_SHARE * (last - first), WARM_UP_MOST_S)
+    imported = import_end_s(timeline)
+    # a module imported near the end must not eat the whole run
+    start = max(warm_up, imported if imported < first + 0.6 * (last - first) else warm_up)
+    return Window(start, last)
+
+
+def change(points: Points, window: Window) -> float | None:
+    """The last level of a series in a window less the first; None where one of them was not measured."""
+    edge = max(EDGE_SHARE * window.length_s, 1e-9)
+    first = level(points, window.start_s, window.start_s + edge)
+    last = level(points, window.end_s - edge, window.end_s)
+    return None if first is None or last is None else last - first
+
+
+def memory_trend(timeline: Sequence[Sample], window: Window) -> MemoryTrend | None:
+    """The trend of private memory; None where it was not measured."""
+    points = private_memory(timeline)
+    growth = change(points, window)
+    if growth is None:
+        return None
+    middle = (window.start_s + window.end_s) / 2
+    tail = Window(middle, window.end_s)
+    inside = [point for point in points if window.start_s <= point[0] <= window.end_s]
+    late = [point for point in inside if point[0] >= middle]
+    return MemoryTrend(window, int(growth), theil_sen(inside), int(change(points, tail) or 0), theil_sen(late))
+
+
+def _extrapolated(totals: Sequence[HeapTotals], field: str, window: Window) -> float | None:
+    """The change over a window of a sum that is only known at the snapshots, along its slope."""
+    points = [(each.t_s, float(getattr(each, field))) for each in totals]
+    if len(points) < 2 or points[-1][0] - points[0][0] < 0.2 * window.length_s:
+        return None
+    slope = theil_sen(points)
+    return None if slope is None else slope.value * window.length_s
+
+
+def account(timeline: Sequence[Sample], totals: Sequence[HeapTotals], window: Window) -> tuple[Layer, ...]:
+    """Return the layers of REPORT_JSON.md for a process: total, then parts that add up to it."""
+    rss = column(timeline, "rss_bytes")
+    total = change(rss, window)
+    file_change = change(column(timeline, "file_bytes"), window)
+    shared_change = change(column(timeline, "shmem_bytes"), window)
+    mapped = None if file_change is None and shared_change is None else (file_change or 0.0) + (shared_change or 0.0)
+    python = _extrapolated(totals, "python_bytes", window)
+    python_malloc = _extrapolated(totals, "malloc_bytes", window)
+    used, free = change(column(timeline, "malloc_used_bytes"), window), change(column(timeline, "malloc_free_bytes"), window)
+    native = None if used is None else used - (python_malloc or 0.0)
+    if total is not None and free is not None:
+        # free memory inside malloc need not be resident: it cannot explain more than what is left
+        free = min(free, max(0.0, total - (mapped or 0.0) - (python or 0.0) - max(native or 0.0, 0.0)))
+    parts = {"python": python, "native": native, "allocator-retained": free, "mapped": mapped}
+    layers = [Layer("total", _whole(total), "rss")] + [Layer(name, _whole(value)) for name, value in parts.items()]
+    rest = None if total is None else total - sum(value for value in parts.values() if value is not None)
+    return (*layers, Layer("unexplained", _whole(rest)))
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,187 @@
+"""From edge numbers to words: path text, steps, and the owner that a person can search for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from leakscope.agent import format as layout
+from leakscope.heap.graph import Edge, HeapGraph
+from leakscope.model import CycleStep, Path, Step
+
+_KIND = {name: code for code, name in enumerate(layout.NODE_KINDS)}
+_FOREVER = {_KIND["module"]: "a module lives for ever", _KIND["type"]: "a class lives as long as its module"}
+# Slots that only lead on to the next named thing: an instance's dict, a function's tuple of cells.
+_SILENT = frozenset({"__dict__", "__closure__"})
+_CALLEE_SLOTS = frozenset({"func", "_func", "callback", "_callback", "fn", "function", "target", "_target"})
+_MOST_CALLEE_EDGES = 16
+
+
+def _is_silent(edge: Edge) -> bool:
+    return edge.kind == layout.CONTENTS or edge.kind == layout.INTERNAL and edge.text in _SILENT
+
+
+def edge_text(edge: Edge, merged: bool = True) -> str:
+    """One edge as a person writes it; with `merged` an entry of a list or a masked key is `[*]`."""
+    if _is_silent(edge):
+        return ""
+    if edge.kind in (layout.ATTRIBUTE, layout.LOCAL, layout.INTERNAL):
+        return f".{edge.text}"
+    if edge.kind == layout.KEY:
+        return "[*]" if merged and edge.text[:1] != "'" else f"[{edge.text}]"
+    if edge.kind == layout.INDEX:
+        return "[*]" if merged else f"[{edge.text}]"
+    return {layout.ELEMENT: "[*]", layout.KEY_OBJECT: ".keys()[*]", layout.CELL: f".<closure>.{edge.text}",
+            layout.TYPE: ".__class__", layout.STACK: f".<stack {edge.text}>", layout.STORAGE: ".<storage>"}.get(edge.kind, ".?")
+
+
+def short_label(graph: HeapGraph, node: int) -> str:
+    """The label of a node without its place in the source: `parse()` of `parse() at app.py:12`."""
+    label = graph.text(int(graph.label[node]))
+    return label.split(" at ")[0]
+
+
+def _callee(graph: HeapGraph, node: int) -> str:
+    """The function that an object such as a timer or a registered callback will call, if one of its slots says so."""
+    if graph.edge_start[node + 1] - graph.edge_start[node] > _MOST_CALLEE_EDGES:
+        return ""
+    for edge in graph.edges_from(node):
+        if edge.text in _CALLEE_SLOTS and edge.kind in (layout.ATTRIBUTE, layout.INTERNAL) and graph.label[edge.target]:
+            return short_label(graph, edge.target)
+    return ""
+
+
+def _node_text(graph: HeapGraph, edge: Edge, following: Edge | None) -> str:
+    """What is added for the node that an edge leads to: suspended functions, tasks, callbacks."""
+    kind, label = int(graph.kind[edge.target]), short_label(graph, edge.target)
+    if kind in (_KIND["frame"], _KIND["generator"], _KIND["task"]) and label:
+        return f" {label}"
+    if kind == _KIND["object"] and not _is_silent(edge):
+        if label and label not in edge.text:
+            return f" {label}"
+        if following and following.text not in _CALLEE_SLOTS and (name := _callee(graph, edge.target)):
+            return f"({name})"
+    return ""
+
+
+def root_text(graph: HeapGraph, root_row: int, node: int) -> str:
+    """How a path begins: `serve`, `thread 'feed-eu' drain()`, `context of MainThread`."""
+    if root_row < 0 or root_row >= len(graph.root_kind):
+        return graph.node_name(node)
+    kind = layout.ROOT_KINDS[int(graph.root_kind[root_row])]
+    label = graph.text(int(graph.root_label[root_row]))
+    name = short_label(graph, node)
+    if kind == "module":
+        return (name or label).removeprefix("module ")
+    return " ".join(part for part in (label or kind, name if name != label else "") if part)
+
+
+def path_text(graph: HeapGraph, start: str, edges: Sequence[int], merged: bool = True) -> str:
+    """The whole path in one line."""
+    decoded = [graph.edge(number) for number in edges]
+    parts = [start]
+    for edge, following in zip(decoded, [*decoded[1:], None]):
+        parts.append(edge_text(edge, merged))
+        parts.append(_node_text(graph, edge, following))
+    return "".join(parts)
+
+
+def _status(graph: HeapGraph, node: int, is_root: bool) -> tuple[str, tuple[str, ...]]:
+    kind = int(graph.kind[node])
+    if kind in _FOREVER:
+        return "no", (_FOREVER[kind],)
+    if graph.state[node] == layout.STATES.index("ended"):
+        return "yes", (f"this {graph.types[graph.type_id[node]].qualname} has ended",)
+    if is_root and kind == _KIND["frame"]:
+        return "no", ("this function is running",)
+    return "unknown", ()
+
+
+def _steps(graph: HeapGraph, first: int, start: str, decoded: Sequence[Edge], merged: bool) -> tuple[Step, ...]:
+    """One step for each node that a person would name."""
+    nodes = [first, *(edge.target for edge in decoded)]
+    steps: list[Step] = []
+    pending = ""
+    for number, node in enumerate(nodes):
+        text = edge_text(decoded[number], merged) if number < len(decoded) else ""
+        name = graph.node_name(node)
+        if number == 0 and start not in name:
+            name = start
+        if number and _is_silent(decoded[number - 1]) and steps:
+            # an instance and its dict, a function and its cells are one thing to a person
+            pending = text
+            last = steps[-1]
+            steps[-1] = Step(last.name, last.type, last.edge + pending, last.status, last.reasons)
+            continue
+        status, reasons = _status(graph, node, number == 0)
+        steps.append(Step(name, graph.type_name(node), text, status, reasons))
+    return tuple(steps)
+
+
+def is_stdlib(module: str) -> bool:
+    """True for a module of the standard library, by its name."""
+    return module.partition(".")[0] in sys.stdlib_module_names and module != "__main__"
+
+
+def owner_text(graph: HeapGraph, first: int, start: str, root_kind: str, decoded: Sequence[Edge]) -> str:
+    """The owner of what the path leads to, as a name that can be searched for.
+
+    From the end back to the nearest holder that the application named: a module, a class, a function's variable, or an
+    instance whose class is not the standard library's (Eclipse MAT skips `java.*` in the same way).
+    """
+    nodes = [first, *(edge.target for edge in decoded)]
+    tail = ""
+    for number in range(len(decoded) - 1, -1, -1):
+        edge, node = decoded[number], nodes[number]
+        tail = edge_text(edge) + tail
+        if number and _is_silent(decoded[number - 1]):
+            continue
+        kind = int(graph.kind[node])
+        type_name = graph.types[graph.type_id[node]]
+        if kind in (_KIND["module"], _KIND["type"], _KIND["function"]) and edge.kind != layout.TYPE:
+            label = short_label(graph, node).removeprefix("module ").removeprefix("class ").removesuffix("()")
+            if label and (kind != _KIND["function"] or _has_named(decoded[number:])):
+                return _trimmed(label + tail)
+        elif kind in (_KIND["frame"], _KIND["generator"]) and edge.kind == layout.LOCAL:
+            return _trimmed(f"{short_label(graph, node).removesuffix('()')}.<locals>{tail}")
+        elif _has_named(decoded[number:]) and not is_stdlib(type_name.module) and type_name.module != "builtins":
+            if start and root_kind == "module" and sum(bool(edge_text(each)) for each in decoded[:number]) <= 1:
+                continue
+            return _trimmed(type_name.full + tail)
+    return _trimmed(start + tail)
+
+
+def _has_named(edges: Sequence[Edge]) -> bool:
+    return any(edge.kind in (layout.ATTRIBUTE, layout.LOCAL, layout.CELL) and not _is_silent(edge) for edge in edges)
+
+
+def _trimmed(text: str) -> str:
+    """An owner without the entries at its end: `serve.store._by_id[*]` is owned by `serve.store._by_id`."""
+    while text.endswith("[*]"):
+        text = text[:-3]
+    return text.removesuffix(".keys()")
+
+
+def name_path(graph: HeapGraph, first: int, root_row: int, edges: Sequence[int], root_kind: str,
+              merged: bool = True) -> Path:
+    """Return a path in words. `first` is its first node, `root_row` a row of the root columns or -1, `edges` root first."""
+    decoded = [graph.edge(number) for number in edges]
+    start = root_text(graph, root_row, first)
+    return Path(_steps(graph, first, start, decoded, merged), root_kind, path_text(graph, start, edges, merged),
+                owner_text(graph, first, start, root_kind, decoded))
+
+
+def name_cycle(graph: HeapGraph, edges: Sequence[int]) -> tuple[CycleStep, ...]:
+    """Return a cycle in words, an instance and its dict as one; `edges` are its edge numbers in order, closed."""
+    decoded = [graph.edge(number) for number in edges]
+    starts = [number for number in range(len(decoded)) if not _is_silent(decoded[number - 1])]
+    steps = []
+    for place, number in enumerate(starts):
+        end = starts[(place + 1) % len(starts)]
+        count = (end - number) % len(decoded) or len(decoded)
+        taken = [decoded[(number + step) % len(decoded)] for step in range(count)]
+        node = decoded[number].source
+        named = int(graph.kind[node]) in (_KIND["frame"], _KIND["generator"], _KIND["function"]) and graph.label[node]
+        name = f"{graph.type_name(node)} {short_label(graph, node)}" if named else graph.types[graph.type_id[node]].qualname
+        steps.append(CycleStep(name, "".join(edge_text(edge) for edge in taken) or ".?"))
+    return tuple(steps)

@@ -1,0 +1,150 @@
+"""What holds what: trees of best names, retained bytes, unreachable cycles, other holders of one snapshot."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from leakscope.agent import format as layout
+from leakscope.analyse import naming
+from leakscope.analyse.components import Cycle, cycles
+from leakscope.analyse.dominators import dominators, retained_by_device
+from leakscope.analyse.paths import Tree, best_tree, path_to
+from leakscope.analyse.reachability import garbage, held_from_outside
+from leakscope.heap.graph import HeapGraph
+from leakscope.heap.roots import RANK
+from leakscope.model import Path
+
+Array = NDArray[Any]
+
+_MODULE, _TASK = layout.ROOT_KINDS.index("module"), layout.ROOT_KINDS.index("task")
+
+
+def _module_rank(name: str) -> int:
+    """The application's modules before libraries', libraries' before the standard library's."""
+    top = name.removeprefix("module ").partition(".")[0]
+    if top in ("__main__", "__mp_main__"):
+        return 0
+    return 2 if top in sys.stdlib_module_names else 1
+
+
+def root_ranks(graph: HeapGraph) -> Array:
+    """(R,) the order in which roots are followed: heap/roots.py, with modules split in three."""
+    ranks = np.empty(len(graph.root_kind), np.int32)
+    for row, (kind, node) in enumerate(zip(graph.root_kind.tolist(), graph.root_node.tolist())):
+        rank = RANK[layout.ROOT_KINDS[kind]]
+        ranks[row] = _module_rank(graph.node_name(node)) if kind == _MODULE else rank + 2
+    return ranks
+
+
+def growth_tree(graph: HeapGraph) -> Tree:
+    """The tree for comparing snapshots: a pending task is named by who holds it, and is a root only where nobody does."""
+    ranks = root_ranks(graph)
+    return best_tree(graph, ranks, claimed_first=graph.root_kind != _TASK)
+
+
+def holder_tree(graph: HeapGraph) -> Tree:
+    """The tree for "why is this alive": the nearest root that a person would name claims first, tasks among them."""
+    return best_tree(graph, root_ranks(graph))
+
+
+def path(graph: HeapGraph, tree: Tree, node: int, merged: bool = True) -> Path | None:
+    """The path to a node in words; None where the tree does not reach it."""
+    if tree.depth[node] < 0:
+        return None
+    return naming.name_path(graph, int(tree.start[node]), int(tree.root[node]), path_to(graph, tree, node),
+                            kind_of_root(tree, node), merged)
+
+
+def kind_of_root(tree: Tree, node: int) -> str:
+    """One of format.ROOT_KINDS for the root that a node hangs on."""
+    return layout.ROOT_KINDS[int(tree.kind[node])]
+
+
+class Retention:
+    """Dominators of one snapshot: what would be freed if one node let go.
+
+    The virtual root holds every named root, and what only C code or unreachable cycles hold.
+    """
+
+    def __init__(self, graph: HeapGraph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def idom(self) -> Array:
+        """(N,) i4 immediate dominator; N: the virtual root; -1: not reached."""
+        roots = np.flatnonzero(held_from_outside(self.graph) | garbage(self.graph))
+        return dominators(self.graph.edge_start, self.graph.edge_target, roots)
+
+    @cached_property
+    def retained_bytes(self) -> dict[str, Array]:
+        """(N,) u8 for each device that holds anything."""
+        return retained_by_device(self.graph, self.idom)
+
+    def of(self, nodes: Array) -> dict[str, int]:
+        """Retained bytes by device of several nodes together, those inside one another counted once."""
+        inside = np.zeros(self.graph.node_count + 1, bool)
+        inside[nodes] = True
+        dominator = self.idom[nodes]
+        top = nodes[~inside[np.where(dominator >= 0, dominator, self.graph.node_count)]]
+        return {device: int(values[top].sum()) for device, values in self.retained_bytes.items() if values[top].any()}
+
+
+def garbage_of(graph: HeapGraph) -> Array:
+    """(N,) bool: what nothing outside holds (analyse/reachability.py)."""
+    return garbage(graph)
+
+
+def garbage_bytes(graph: HeapGraph) -> int:
+    """What unreachable cycles keep, themselves included."""
+    return int(graph.shallow_bytes[garbage(graph)].sum())
+
+
+def garbage_cycles(graph: HeapGraph) -> list[Cycle]:
+    """The unreachable cycles of a snapshot."""
+    return cycles(graph, garbage(graph))
+
+
+def below(graph: HeapGraph, nodes: Array, inside: Array) -> Array:
+    """What can be reached from `nodes` without leaving the (N,) bool `inside`, the nodes themselves included."""
+    seen = np.zeros(graph.node_count, bool)
+    queue = deque(int(node) for node in nodes if inside[node])
+    seen[list(queue)] = True
+    while queue:
+        node = queue.popleft()
+        for target in graph.edge_target[graph.edge_start[node]:graph.edge_start[node + 1]].tolist():
+            if inside[target] and not seen[target]:
+                seen[target] = True
+                queue.append(target)
+    return np.flatnonzero(seen)
+
+
+def other_holders(graph: HeapGraph, tree: Tree, node: int, most: int = 3) -> list[str]:
+    """Who else refers to a node, apart from the path of the tree: owners by name."""
+    names: list[str] = []
+    for edge in graph.edges_to(node):
+        if edge.kind == layout.TYPE or tree.parent_edge[node] >= 0 and edge.source == graph.edge(int(tree.parent_edge[node])).source:
+            continue
+        held_by = path(graph, tree, edge.source)
+        if held_by is None or tree_contains(graph, tree, edge.source, node):
+            continue
+        name = naming.path_text(graph, held_by.text, []) + naming.edge_text(edge)
+        if name not in names:
+            names.append(name)
+        if len(names) == most:
+            break
+    return names
+
+
+def tree_contains(graph: HeapGraph, tree: Tree, node: int, ancestor: int) -> bool:
+    """True if `ancestor` lies on the tree's path to `node`."""
+    while tree.parent_edge[node] >= 0:
+        if node == ancestor:
+            return True
+        node = graph.edge(int(tree.parent_edge[node])).source
+    return node == ancestor

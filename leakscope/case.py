@@ -1,0 +1,150 @@
+"""A case: everything that a detector may look at in one process. Analyses are computed once, when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from leakscope.analyse import growth, layers, retention, trend
+from leakscope.analyse.components import Cycle
+from leakscope.analyse.paths import Tree
+from leakscope.heap.graph import HeapGraph
+from leakscope.model import Layer, Path
+
+Sample = dict[str, Any]
+
+LEAST_PILE_BYTES = 96 * 1024  # what piles up less than this over a run is not shown; ours
+LEAST_SNAPSHOTS = 3  # two points make a line through anything
+
+
+@dataclass(eq=False)
+class Case:
+    """One process: `graphs` are its snapshots in time order, `timeline` its samples, `info` its process.json.
+
+    `memory_limit_bytes` is the cgroup's or the machine's; None if not known.
+    """
+
+    graphs: Sequence[HeapGraph]
+    timeline: Sequence[Sample]
+    info: dict[str, Any] = field(default_factory=dict)
+    memory_limit_bytes: int | None = None
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def window(self) -> layers.Window:
+        """The part of the run after start-up."""
+        return layers.judged_window(self.timeline)
+
+    @cached_property
+    def trend(self) -> layers.MemoryTrend | None:
+        """How private memory moved in the window."""
+        return layers.memory_trend(self.timeline, self.window)
+
+    def rate_of(self, name: str) -> trend.Slope | None:
+        """The slope of a column of the timeline in the window, per second."""
+        points = [each for each in layers.column(self.timeline, name) if each[0] >= self.window.start_s]
+        return trend.theil_sen(points)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """Where the growth in the window went."""
+        totals = [layers.heap_totals(graph) for graph in self.compared]
+        return layers.account(self.timeline, totals, self.window)
+
+    def layer(self, name: str) -> int | None:
+        """The growth of one layer in bytes; None if it was not measured."""
+        return next((each.growth_bytes for each in self.layers if each.name == name), None)
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def compared(self) -> list[HeapGraph]:
+        """The snapshots that can be compared: taken while the program ran, after its start-up if enough are left."""
+        running = [graph for graph in self.graphs if graph.info.get("kind") != "exit"] or list(self.graphs)
+        settled = [graph for graph in running if graph.t_s >= layers.import_end_s(self.timeline)]
+        return settled if len(settled) >= LEAST_SNAPSHOTS else running
+
+    @property
+    def last(self) -> HeapGraph:
+        """The newest snapshot that can be compared; raises IndexError if there is none."""
+        return self.compared[-1]
+
+    @property
+    def times_s(self) -> list[float]:
+        """When the compared snapshots were taken, in seconds since the session started."""
+        return [graph.t_s for graph in self.compared]
+
+    @cached_property
+    def _trees(self) -> dict[int, Tree]:
+        return {}
+
+    def tree(self, graph: HeapGraph) -> Tree:
+        """The breadth-first tree of best names of a snapshot."""
+        if id(graph) not in self._trees:
+            self._trees[id(graph)] = retention.growth_tree(graph)
+        return self._trees[id(graph)]
+
+    @cached_property
+    def growth(self) -> growth.Growth:
+        """The path classes of the last snapshot over all compared ones."""
+        return growth.align([growth.path_table(graph, self.tree(graph)) for graph in self.compared])
+
+    @cached_property
+    def accumulations(self) -> list[growth.Accumulation]:
+        """Where objects pile up, most bytes first; empty with fewer than LEAST_SNAPSHOTS snapshots."""
+        if len(self.compared) < LEAST_SNAPSHOTS:
+            return []
+        return growth.accumulations(self.last, self.growth, LEAST_PILE_BYTES)
+
+    @cached_property
+    def retention(self) -> retention.Retention:
+        """Dominators and retained bytes of the last snapshot."""
+        return retention.Retention(self.last)
+
+    @cached_property
+    def garbage_bytes(self) -> list[int]:
+        """What unreachable cycles keep in each compared snapshot."""
+        return [retention.garbage_bytes(graph) for graph in self.compared]
+
+    @cached_property
+    def garbage_cycles(self) -> list[Cycle]:
+        """The unreachable cycles of the last snapshot, by shape, most members first."""
+        return retention.garbage_cycles(self.last)
+
+    @cached_property
+    def type_growth(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+        """(type, objects in each compared snapshot, shallow bytes in each), by growth of bytes."""
+        totals = [growth.type_totals(graph) for graph in self.compared]
+        names = set().union(*totals) if totals else set()
+        rows = [(name, tuple(each.get(name, (0, 0))[0] for each in totals), tuple(each.get(name, (0, 0))[1] for each in totals))
+                for name in names]
+        return sorted(rows, key=lambda row: (row[2][0] - row[2][-1], row[0]))
+
+    def path(self, node: int, merged: bool = True) -> Path | None:
+        """The best-named path to a node of the last snapshot; None where no root reaches it."""
+        return retention.path(self.last, self.tree(self.last), node, merged)
+
+    def steady(self, values: Sequence[int]) -> float | None:
+        """How the growth of a number over the compared snapshots went on: 1 steady, near 0 a plateau; None unknown."""
+        return trend.slowing_ratio(list(zip(self.times_s, map(float, values))))
+
+    def per_second(self, values: Sequence[int]) -> trend.Slope | None:
+        """The slope of a number over the compared snapshots."""
+        return trend.theil_sen(list(zip(self.times_s, map(float, values))))
+
+    # --- the collector -----------------------------------------------------------------------------------------------
+
+    @property
+    def collector(self) -> dict[str, Any]:
+        """What the last snapshot says of the garbage collector (done.json, "gc")."""
+        gc: dict[str, Any] = self.last.info.get("gc", {})
+        return gc
+
+    @property
+    def full_collections(self) -> int | None:
+        """How many collections of the oldest generation ran between the first and the last compared snapshot."""
+        first, last = (graph.info.get("sample", {}).get("gc_collections2") for graph in (self.compared[0], self.last))
+        return None if first is None or last is None else int(last - first)

@@ -1,0 +1,216 @@
+"""From a session to its report: load, examine every process, judge, render."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import leakscope
+from leakscope import plugins, session as sessions, verdict
+from leakscope.case import LEAST_SNAPSHOTS, Case
+from leakscope.heap.graph import HeapGraph
+from leakscope.heap.load import load
+from leakscope.model import Dismissed, Finding, Gap, Layer
+from leakscope.report import GrowthRow, ProcessInfo, Report, Series, SessionInfo, SnapshotMark
+from leakscope.units import seconds_text
+
+MOST_PROCESSES = 8  # whose snapshots are examined; the others count with their timeline
+MOST_FINDINGS, MOST_GROWTH_ROWS = 25, 20
+SERIES = (("rss_bytes", "bytes"), ("anon_bytes", "bytes"), ("malloc_used_bytes", "bytes"), ("malloc_free_bytes", "bytes"),
+          ("shmem_bytes", "bytes"), ("py_blocks", "count"), ("tasks", "count"), ("threads", "count"), ("fds", "count"))
+MOST_POINTS = 400
+
+
+def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], stream: TextIO) -> Report:
+    """Build the report of a session and write it to the folder `out` in `formats`; the terminal text goes to `stream`.
+
+    Raises:
+        LeakScopeError: the session cannot be read, or a file cannot be written.
+    """
+    report = build(session)
+    renderers = plugins.load("leakscope.render", ("SUFFIX", "render"))
+    for name in formats:
+        renderer = renderers[name]
+        if name != "terminal":
+            renderer.render(report, out / f"report{renderer.SUFFIX}")
+    if "terminal" in formats:
+        renderers["terminal"].render(report, stream)
+    return report
+
+
+def build(session: sessions.Session) -> Report:
+    """Examine a session and put the report together; nothing is written."""
+    processes = _largest_first(session.processes())
+    examined: list[verdict.Examined] = []
+    skipped: list[str] = []
+    for number, process in enumerate(processes):
+        timeline = process.timeline()
+        graphs = list(_graphs(process, skipped)) if number < MOST_PROCESSES else []
+        if timeline or graphs:
+            case = Case(graphs, timeline, process.info, _limit(session, timeline))
+            examined.append(verdict.Examined(case, *_detected(case)))
+    if not examined:
+        return _empty_report(session, processes)
+    return _report(session, processes, examined, skipped)
+
+
+def _largest_first(processes: Sequence[sessions.SessionProcess]) -> list[sessions.SessionProcess]:
+    """The main process, then those that were observed longest."""
+    return sorted(processes, key=lambda each: (each.role != "main", -len(each.timeline()), each.pid))
+
+
+def _graphs(process: sessions.SessionProcess, skipped: list[str]) -> Iterable[HeapGraph]:
+    """The snapshots of a process; a damaged one is left out, and said to be."""
+    for folder in process.snapshots():
+        try:
+            yield load(folder.path)
+        except leakscope.errors.SessionError as error:
+            skipped.append(f"A snapshot of process {process.pid} was left out: {error.sentence}")
+
+
+def _limit(session: sessions.Session, timeline: Sequence[dict[str, Any]]) -> int | None:
+    limits = [int(sample["cgroup_limit_bytes"]) for sample in timeline[-1:] if sample.get("cgroup_limit_bytes")]
+    machine = session.info.get("host", {}).get("memory_bytes")
+    limits += [int(machine)] if machine else []
+    return min(limits, default=None)
+
+
+def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
+    """Run every detector on a case."""
+    findings: list[Finding] = []
+    dismissed: list[Dismissed] = []
+    if not case.graphs and not case.timeline:
+        return (), ()
+    for detector in plugins.load("leakscope.detectors", ("RULE", "detect")).values():
+        for found in detector.detect(case):
+            (findings if isinstance(found, Finding) else dismissed).append(found)  # type: ignore[arg-type]
+    return tuple(findings), tuple(dismissed)
+
+
+def _report(session: sessions.Session, processes: Sequence[sessions.SessionProcess], examined: Sequence[verdict.Examined],
+            skipped: Sequence[str]) -> Report:
+    answer = verdict.judge(examined)
+    findings = verdict.ranked([finding for each in examined for finding in each.findings])[:MOST_FINDINGS]
+    shown = _shown_case(examined, findings)
+    dismissed = sorted((what for each in examined for what in each.dismissed), key=lambda what: -(what.growth_bytes or 0))
+    notes = [*skipped, *(note for process in processes for note in _notes(process))]
+    return Report(
+        tool_version=leakscope.__version__, session=_session_info(session, processes), verdict=answer, layers=_layers(shown),
+        findings=tuple(findings), dismissed=tuple(dismissed), gaps=_gaps(session, shown, findings), notes=tuple(dict.fromkeys(notes)),
+        series=_series(shown), snapshots=_marks(shown), growth=_growth_rows(shown),
+        graph_explains_ratio=_explained(shown), agent_bytes=_agent_bytes(shown), app_share_ratio=None)
+
+
+def _shown_case(examined: Sequence[verdict.Examined], findings: Sequence[Finding]) -> Case:
+    """The process whose timeline and layers are shown: the one of the first claim, else the main one."""
+    if findings and verdict.is_claim(findings[0]):
+        for each in examined:
+            if findings[0] in each.findings:
+                return each.case
+    return examined[0].case
+
+
+def _layers(case: Case) -> tuple[Layer, ...]:
+    return case.layers
+
+
+def _session_info(session: sessions.Session, processes: Sequence[sessions.SessionProcess]) -> SessionInfo:
+    info = session.info
+    host = info.get("host", {})
+    environment = [("platform", str(host.get("platform", ""))), ("processors", str(host.get("cpu_count", ""))),
+                   ("leakscope", leakscope.__version__)]
+    environment += [(f"option {name}", str(value)) for name, value in sorted(info.get("options", {}).items())
+                    if value not in (None, "") and name not in ("session", "started_monotonic_ns")]
+    return SessionInfo(
+        id=str(info.get("id", "")), command=tuple(info.get("command", ())), started=str(info.get("started", "")),
+        duration_s=info.get("duration_s"), exit_code=info.get("exit_code"), signal=info.get("signal"),
+        label=str(info.get("label", "")), processes=tuple(_process_info(process) for process in processes),
+        environment=tuple(environment))
+
+
+def _process_info(process: sessions.SessionProcess) -> ProcessInfo:
+    done = [snapshot.done for snapshot in process.snapshots()]
+    pauses = [each["pause_ns"] / 1e6 for each in done if each.get("pause_ns") is not None]
+    return ProcessInfo(
+        pid=process.pid, parent=process.parent, role=process.role, python=process.python, status=process.status,
+        samples=len(process.timeline()), snapshots=len(done), snapshot_method=str(done[-1].get("method", "in-place")) if done else "none",
+        longest_pause_ms=round(max(pauses), 2) if pauses else None, walk=str(done[-1].get("walk", "python")) if done else "none",
+        sites=str(process.info.get("sites", "off")).partition(":")[0])
+
+
+def _notes(process: sessions.SessionProcess) -> list[str]:
+    found = [str(note.get("note", "")) for note in process.notes()]
+    for snapshot in process.snapshots():
+        found += [str(note) for note in snapshot.done.get("notes", [])]
+    return [f"Process {process.pid}: {note}" for note in dict.fromkeys(found) if note]
+
+
+def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) -> tuple[Gap, ...]:
+    gaps = [Gap(str(gap.get("claim", "")), str(gap.get("missing", "")), str(gap.get("command", "")))
+            for gap in session.info.get("gaps", [])]
+    if findings and all(finding.site is None for finding in findings):
+        gaps.append(Gap("allocation site", "allocation sites were off, or too few were recorded",
+                        "leakscope run --sites tracemalloc -- COMMAND"))
+    if len(case.compared) < LEAST_SNAPSHOTS:
+        gaps.append(Gap("which objects grow", f"{len(case.compared)} snapshots that can be compared, {LEAST_SNAPSHOTS} are needed",
+                        "leakscope run --every 2s -- COMMAND"))
+    if any(verdict.class_of(finding).value == "native-leak" for finding in findings[:1]):
+        gaps.append(Gap("which native function keeps the memory", "native allocations were not sampled", "leakscope doctor"))
+    gaps.append(Gap("that it stays when the load pauses", "no settle step", "leakscope run --settle 30s -- COMMAND"))
+    return tuple(gaps)
+
+
+def _series(case: Case) -> tuple[Series, ...]:
+    names = [*SERIES, *((name, "bytes") for name in sorted({key for sample in case.timeline[-1:] for key in sample})
+                        if name.startswith("cuda") and name.endswith("_bytes"))]
+    found = []
+    for name, unit in names:
+        points = [(sample["t_ns"] / 1e9, float(sample[name])) for sample in case.timeline if sample.get(name) is not None]
+        step = max(1, -(-len(points) // MOST_POINTS))
+        if points:
+            found.append(Series(name, unit, tuple(points[::step])))
+    return tuple(found)
+
+
+def _marks(case: Case) -> tuple[SnapshotMark, ...]:
+    return tuple(SnapshotMark(graph.t_s, str(graph.info.get("kind", "ladder")), graph.node_count,
+                              round(graph.info.get("pause_ns", 0) / 1e6, 2)) for graph in case.graphs)
+
+
+def _growth_rows(case: Case) -> tuple[GrowthRow, ...]:
+    if len(case.compared) < 2:
+        return ()
+    rows = [GrowthRow("type", name, counts, sizes) for name, counts, sizes in case.type_growth[:MOST_GROWTH_ROWS]
+            if sizes[-1] > sizes[0]]
+    for pile in case.accumulations[:MOST_GROWTH_ROWS]:
+        path = case.path(pile.owner_node if pile.owner_node >= 0 else pile.member_node)
+        if path:
+            rows.append(GrowthRow("owner", path.owner, pile.counts, pile.sizes_bytes))
+    return tuple(rows)
+
+
+def _explained(case: Case) -> float | None:
+    """The part of the growth that is not "unexplained"."""
+    total, rest = case.layer("total"), case.layer("unexplained")
+    if not total or total <= 0 or rest is None:
+        return None
+    return round(min(1.0, max(0.0, 1 - abs(rest) / total)), 3)
+
+
+def _agent_bytes(case: Case) -> int | None:
+    sizes = [graph.info["agent_bytes"] for graph in case.graphs if graph.info.get("agent_bytes") is not None]
+    return max(sizes, default=None)
+
+
+def _empty_report(session: sessions.Session, processes: Sequence[sessions.SessionProcess]) -> Report:
+    """The report of a session in which no process left evidence."""
+    from leakscope.model import Confidence, Verdict, VerdictClass
+
+    duration = session.info.get("duration_s")
+    length = f" in {seconds_text(duration)}" if duration else ""
+    sentence = f"No Python process reported{length}: there is nothing to judge."
+    gaps = tuple(Gap(str(gap.get("claim", "")), str(gap.get("missing", "")), str(gap.get("command", "")))
+                 for gap in session.info.get("gaps", []))
+    return Report(leakscope.__version__, _session_info(session, processes),
+                  Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, sentence), (Layer("total", None, "rss"),), (), gaps=gaps)

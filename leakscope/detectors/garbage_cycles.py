@@ -1,0 +1,99 @@
+"""Unreachable cycles pile up because the collector does not come, or cannot free them.
+
+Two objects that refer to each other are not freed when the last name for them goes: only the cyclic collector frees them. It
+does not where a service switched it off (`gc.disable()`), froze its heap, or set thresholds that are rarely reached; nor
+does it see edges through C code that lacks tp_traverse.
+
+**Found by** computing garbage from the snapshot exactly as CPython would (reference counts less visible references, then
+reachability), without collecting, in every snapshot; and by what the collector says of itself. Garbage that only waits for
+a collector with ordinary settings is dismissed.
+
+**Remedy.** Break the cycle where it is made: hold the way back by `weakref.ref`, `del` the exception or the future in a
+`finally`, call `close()`; or let the collector run (`gc.enable()`, ordinary thresholds, a `gc.collect()` at quiet moments).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leakscope.analyse import evidence, naming, retention
+from leakscope.analyse.components import Cycle
+from leakscope.analyse.trend import grew_in_every_interval
+from leakscope.case import LEAST_SNAPSHOTS, Case
+from leakscope.model import Confidence, Dismissed, Finding, Path, Rule, Step
+from leakscope.units import bytes_text
+
+RULE = Rule("LS201", "garbage-cycles", "Unreachable cycles pile up uncollected")
+REMEDY = ("Break the cycle (hold the way back by weakref.ref, del the exception in a finally), or let the collector run "
+          "(gc.enable(), ordinary thresholds).")
+
+LEAST_GARBAGE_BYTES = 256 << 10  # less is the ordinary sawtooth; ours
+TUNED_THRESHOLD = 10_000  # CPython's own are 700 and 2000; services that tune set 50 000 and more
+TUNED_OLD_THRESHOLD = 50  # CPython's own is 10: so many middle collections before a full one
+
+
+def detect(case: Case) -> Iterator[Finding | Dismissed]:
+    """Yield one finding for each shape of cycle that matters, if garbage really piles up."""
+    if len(case.compared) < LEAST_SNAPSHOTS:
+        return
+    sizes = case.garbage_bytes
+    growth = sizes[-1] - sizes[0]
+    if growth < LEAST_GARBAGE_BYTES:
+        return
+    why = reason(case)
+    if not why or not grew_in_every_interval(sizes):
+        yield Dismissed("unreachable cycles", "the collector has not come yet, but it will: it is on with thresholds "
+                        f"{case.collector.get('thresholds')}", "", growth)
+        return
+    yield from _findings(case, growth, why)
+
+
+def reason(case: Case) -> str:
+    """Why the collector does not free what is unreachable; empty if it only has not come yet."""
+    collector = case.collector
+    thresholds = collector.get("thresholds") or [0, 0, 0]
+    if collector.get("enabled") is False:
+        return "the collector is off: gc.disable()"
+    if thresholds[0] == 0:
+        return "the collector is off: its first threshold is 0"
+    if thresholds[0] >= TUNED_THRESHOLD or len(thresholds) > 1 and thresholds[1] >= TUNED_OLD_THRESHOLD:
+        return f"the collector is tuned to come rarely: gc.set_threshold{tuple(thresholds)}"
+    if (case.full_collections or 0) > 0:
+        return f"{case.full_collections} full collections did not free it: the collector cannot see an edge, or it is frozen"
+    return ""
+
+
+def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
+    graph, inside = case.last, retention.garbage_of(case.last)
+    sizes = case.garbage_bytes
+    weights = []
+    for cycle in case.garbage_cycles[:20]:
+        below = retention.below(graph, cycle.nodes, inside)
+        weights.append((int(graph.shallow_bytes[below].sum()), cycle))
+    whole = sizes[-1] or 1
+    for size, cycle in sorted(weights, key=lambda each: -each[0])[:5]:
+        part = min(1.0, size / whole)
+        if cycle.edges and growth * part >= LEAST_GARBAGE_BYTES / 2:
+            yield _finding(case, cycle, size, int(growth * part), why)
+
+
+def _finding(case: Case, cycle: Cycle, size: int, growth: int, why: str) -> Finding:
+    graph = case.last
+    steps = naming.name_cycle(graph, cycle.edges)
+    owner = " -> ".join(f"{step.type}{step.edge}" for step in steps)
+    path = Path(tuple(Step(step.type, step.type, step.edge, "yes", ("nothing outside the cycle refers to it",)) for step in steps),
+                "garbage", owner, owner)
+    share = evidence.share_of_growth(case.trend, case.times_s, growth)
+    arrows = " -> ".join(bytes_text(each) for each in case.garbage_bytes)
+    reasons = [f"unreachable objects keep {arrows}", why]
+    if share is not None:
+        reasons.append(f"it accounts for {share:.0%} of the growth of the process")
+    sites = evidence.sites_of(graph, retention.below(graph, cycle.nodes, retention.garbage_of(graph)))
+    first = graph.edge(cycle.edges[0]).source
+    return Finding(
+        RULE, Confidence.HIGH if len(case.compared) >= 4 else Confidence.MEDIUM, "python", owner, path,
+        graph.type_name(first), pid=int(case.info.get("pid", 0)), object_count=cycle.count, retained_bytes={"host": size},
+        growth_bytes={"host": growth}, share_of_growth_ratio=share, frees_bytes=size, cycle=steps,
+        site=sites[0] if sites else None, sites=sites, reasons=tuple(reasons), remedy=REMEDY,
+        fingerprint=evidence.fingerprint(path, [f"{step.type}{step.edge}" for step in steps]),
+        counts=tuple(case.garbage_bytes))
