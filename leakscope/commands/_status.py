@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TextIO
 
 from leakscope.commands._target import is_foreground
@@ -28,7 +27,7 @@ class StatusLine:
         if not is_foreground(self.stream.fileno()):
             return
         text = f"leakscope {self._facts(session, elapsed_s)}"
-        if len(text) <= shutil.get_terminal_size().columns // 2 or len(text) < 40 <= shutil.get_terminal_size().columns:
+        if len(text) < os.get_terminal_size(self.stream.fileno()).columns:
             self._write(text)
 
     def clear(self) -> None:
