@@ -1,0 +1,171 @@
+"""The part of LeakScope that runs inside the target: records, judges nothing, and is not noticed.
+
+`start(boot)` is called by the staged sitecustomize, `snapshot()` by whoever wants one now, `stop()` by whoever wants us gone. Each
+may be called at any time, any number of times; none raises.
+"""
+
+import atexit
+import os
+import sys
+
+_recorder = None
+_is_prepared = False
+_paused = None
+
+
+def start(boot):
+    """Bring the agent up in this process with the options of a boot folder; return whether it records."""
+    global _recorder
+    if _recorder is not None:
+        return True
+    try:
+        from . import format as fmt
+        from . import jsontext, thread
+
+        if thread.is_here_already():
+            return False
+        boot = os.path.abspath(boot)
+        options = jsontext.read(thread.read_small(os.path.join(boot, fmt.OPTIONS_FILE), 1 << 20).decode())
+        _load_privately()
+        _prepare(boot, options.get("follow", True))
+        from .recorder import Recorder
+
+        recorder = Recorder(options, boot)
+        if not recorder.open():
+            return False
+        _recorder = recorder
+        recorder.begin()
+        return True
+    except Exception as error:
+        _note(f"The agent did not come up: {type(error).__name__}.")
+        return False
+
+
+def snapshot():
+    """Take a snapshot now, in this thread; return done.json as a dict, or None (a note says why)."""
+    try:
+        return None if _recorder is None else _recorder.take("manual")
+    except Exception as error:
+        _note(f"The snapshot asked for was not taken: {type(error).__name__}.")
+        return None
+
+
+def stop(reason="stopped"):
+    """Write the end of this process's evidence and take the agent out of the process."""
+    global _recorder
+    recorder, _recorder = _recorder, None
+    try:
+        if recorder is not None:
+            recorder.end(reason)
+    except Exception as error:
+        _note(f"The end of this process was not recorded in full: {type(error).__name__}.")
+
+
+def _note(sentence):
+    try:
+        if _recorder is not None:
+            _recorder.files.note(sentence)
+    except Exception:
+        pass
+
+
+def _load_privately():
+    """Load what the agent needs of the standard library now, in the main thread, from the standard library.
+
+    Later, in our thread, an import could find the target's own file by that name; and a fork during it would leave the child with
+    the lock of that import taken for ever. These are C modules that no program has a file of its own for.
+    """
+    library = os.path.dirname(os.__file__)
+    before = sys.path[:]
+    sys.path[:] = [entry for entry in before if entry == library or entry == os.path.join(library, "lib-dynload")
+                   or entry.endswith(".zip")] or before
+    try:
+        for name in ("recorder", "walk", "sites", "devices", "native", "children"):
+            try:
+                __import__(f"{__name__}.{name}")
+            except ImportError:
+                pass
+    finally:
+        sys.path[:] = before
+
+
+def _prepare(boot, is_following):
+    global _is_prepared
+    from . import children
+
+    children.hide(boot, is_following)
+    if _is_prepared:
+        return
+    _is_prepared = True
+    if is_following:
+        children.follow(boot)
+    atexit.register(_at_exit)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_born)
+
+
+def _at_exit():
+    stop("exit")
+
+
+def _before_fork():
+    # No thread of ours may exist at the fork: it could hold a lock, and from CPython 3.12 on a fork with threads warns on stderr.
+    global _paused
+    try:
+        recorder = _recorder
+        if recorder is not None and recorder.thread is not None:
+            _paused = recorder
+            recorder.pause()
+        _tell_multiprocessing()
+    except Exception:
+        pass
+
+
+def _after_fork():
+    global _paused
+    recorder, _paused = _paused, None
+    try:
+        if recorder is not None:
+            recorder.resume()
+    except Exception:
+        pass
+
+
+def _born():
+    """In a forked child: begin anew as another process, or be gone when children are not followed."""
+    global _recorder, _paused
+    parent, _recorder, _paused = _recorder, None, None
+    try:
+        if parent is None:
+            return
+        parent.timeline.end()
+        if not parent.options.get("follow", True):
+            return
+        from .recorder import Recorder
+
+        _recorder = Recorder(parent.options, parent.boot, role="fork", parent=parent.pid)
+        _recorder.begin()
+    except Exception:
+        pass
+
+
+class _Afterwards:
+    """What multiprocessing calls in its children: they end with os._exit, without atexit."""
+
+    def __init__(self):
+        self.util = None
+
+    def born(self):
+        try:
+            self.util.Finalize(None, _at_exit, exitpriority=-1_000_000)
+        except Exception:
+            pass
+
+
+_afterwards = _Afterwards()
+
+
+def _tell_multiprocessing():
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and _afterwards.util is None and hasattr(util, "register_after_fork"):
+        util.register_after_fork(_afterwards, _Afterwards.born)
+        _afterwards.util = util

@@ -1,0 +1,93 @@
+"""What process.json says: which process this is, how it came to be, and its command with the values masked."""
+
+import os
+import sys
+
+from . import format as fmt
+from . import jsontext
+from .thread import SYSTEM_NAME, read_small
+
+
+def describe(recorder):
+    """Return process.json as a dict."""
+    return {
+        "format": fmt.FORMAT,
+        "pid": recorder.pid,
+        "parent": recorder.parent,
+        "role": recorder.role,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "implementation": sys.implementation.name,
+        "platform": sys.platform,
+        "argv": masked(_command()),
+        "started_ns": recorder.begun_ns - recorder.started_ns,
+        "start_ticks": start_ticks(),
+        "own_thread_names": [SYSTEM_NAME],
+        "sites": recorder.options.get("sites") or "off",
+        "walk": "python",
+        "modules_count": len(sys.modules),
+    }
+
+
+def role(session, own_name, earlier):
+    """Return "exec" when a folder of the same process is there, "main" for the first process of the session, else "spawn".
+
+    Args:
+        own_name: name of this process's folder.
+        earlier: names of the older folders of the same pid.
+    """
+    for name in earlier:
+        try:
+            before = jsontext.read(read_small(os.path.join(session, name, fmt.PROCESS_FILE)).decode())
+        except Exception:
+            continue
+        # A pid can be used again; the time at which the kernel began the process cannot.
+        if before.get("start_ticks") == start_ticks():
+            return "exec"
+    others = [name for name in os.listdir(session) if name[:1].isdigit() and name != own_name]
+    return "spawn" if others else "main"
+
+
+def start_ticks():
+    """Return the kernel's start time of this process in clock ticks since boot (field 22 of /proc/self/stat), 0 when unknown."""
+    try:
+        return int(read_small("/proc/self/stat").rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def masked(command):
+    """Return a command without its values: the program, the script or module, the names of options; the rest by type and length.
+
+    `python -m app --token=abc --port 80` becomes `python -m app --token=str:3 --port int:2`.
+    """
+    shown = []
+    is_named = False  # the script or module has been seen
+    keep_next = True  # the interpreter itself
+    for word in command:
+        if keep_next:
+            shown.append(word)
+            is_named = is_named or len(shown) > 1
+            keep_next = False
+        elif word.startswith("-"):
+            name, equals, value = word.partition("=")
+            shown.append(name + (equals + _masked(value) if equals else ""))
+            keep_next = word == "-m" and not is_named
+            is_named = is_named or word == "-c"
+        elif not is_named:
+            shown.append(word)
+            is_named = True
+        else:
+            shown.append(_masked(word))
+    return shown
+
+
+def _masked(value):
+    return f"{'int' if value.isdigit() else 'str'}:{len(value)}"
+
+
+def _command():
+    try:
+        words = read_small("/proc/self/cmdline", 1 << 20).split(b"\0")[:-1]
+        return [word.decode("utf-8", "replace") for word in words]
+    except OSError:
+        return list(getattr(sys, "orig_argv", sys.argv))

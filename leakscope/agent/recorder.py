@@ -1,0 +1,299 @@
+"""Records one process: the thread that writes the timeline, the snapshots of the ladder, the budgets, the end.
+
+Whatever fails here is written down as one sentence, and the target goes on.
+"""
+
+import gc
+import os
+import sys
+import time
+from _thread import allocate_lock
+
+from . import format as fmt
+from . import process, sites
+from .ladder import Ladder
+from .limits import MemoryRoom
+from .session_files import ProcessFolder
+from .thread import Thread
+from .timeline import Timeline
+
+_SECOND = 1_000_000_000
+# The main program's site import has ended by then; a forked child that goes on to exec another program leaves nothing behind.
+_SETTLE_S, _FORK_SETTLE_S = 0.02, 0.05
+# How long a fork, and how long the end of the interpreter, waits for a snapshot that is being taken.
+_STOP_S, _LAST_STOP_S = 2.0, 30.0
+# Bytes the Python walk holds for one object, measured with its tables and columns; blocks are counted, as objects are not.
+_WALK_BYTES = 250
+_FULL_PART = 0.9
+_SHORT_RUN_NS, _GROWTH_PART = 1 * _SECOND, 1.5
+# An exit is not held up for longer than this part of the run, or this long where that is more.
+_EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
+# Rows may take this part of the disk share; then they become rarer, and at twice the part they end.
+_TIMELINE_PART = 0.25
+_MODULES_IN_PART = 0.95
+_SHARE_AGE_NS = 10 * _SECOND
+# A row makes some dozens of objects that the collector counts.
+_ROW_OBJECTS = 100
+
+
+class Recorder:
+    """One process and its folder. `role` is "main", "spawn", "exec" or "fork"; the first three are told apart by `open`."""
+
+    def __init__(self, options, boot, role="", parent=None):
+        self.options = options
+        self.boot = boot
+        self.role = role
+        self.parent = os.getppid() if parent is None else parent
+        self.pid = os.getpid()
+        self.begun_ns = time.monotonic_ns()
+        self.started_ns = options.get("started_monotonic_ns") or self.begun_ns
+        self.files = ProcessFolder(options["session"], self.started_ns)
+        self.timeline = Timeline(self.started_ns, self.begun_ns, self.files.note)
+        self.room = MemoryRoom(self.timeline.group)
+        self._duration_ns = int((options.get("duration_s") or 0) * _SECOND)
+        warmup_s, every_s = options.get("warmup_s"), options.get("every_s")
+        self.ladder = Ladder(options.get("keep_snapshots") or 6, None if warmup_s is None else int(warmup_s * _SECOND),
+                             None if not every_s else int(every_s * _SECOND))
+        self.windows = sites.Windows(sites.parse_option(options.get("sites")), options.get("max_memory_bytes"), self.files.note)
+        self.thread = None
+        self.last_done = {}
+        self._walking = allocate_lock()
+        self._index = 0
+        self._manual = Ladder(options.get("keep_snapshots") or 6)
+        self._is_limit_seen = False
+        self._is_ended = False
+        self._opening = allocate_lock()
+        self._first_blocks = sys.getallocatedblocks()
+        self._modules = (0, 0)
+        self._last_walk_ended_ns = 0
+        self._slowness = 1
+        self._share = None
+
+    # --- life ---
+
+    def open(self):
+        """Make the folder and process.json, once; return whether the process can be recorded."""
+        with self._opening:
+            if self.files.path is None and not self.files.is_closed:
+                try:
+                    earlier = self.files.create(self.pid)
+                    self.role = self.role or process.role(self.options["session"], os.path.basename(self.files.path), earlier)
+                    self.files.write(fmt.PROCESS_FILE, process.describe(self))
+                except OSError:
+                    self.files.is_closed = True
+        return not self.files.is_closed
+
+    def begin(self):
+        """Start the thread, the collector's clock and, where wanted, allocation tracing."""
+        self.timeline.begin()
+        self.windows.open(0)
+        self.resume()
+
+    def resume(self):
+        """Start the thread (again, after a fork in the parent)."""
+        if self.thread is None and not self._is_ended and not self.files.is_closed:
+            self.thread = Thread(self._run)
+            try:
+                self.thread.start()
+                self.timeline.own_threads = 1
+            except RuntimeError:
+                self.thread = None
+                self.files.note("The system gave no thread for the timeline, so only the end of this process was recorded.")
+
+    def pause(self, seconds=_STOP_S):
+        """Stop the thread; return whether it has ended in that time."""
+        thread, self.thread = self.thread, None
+        self.timeline.own_threads = 0
+        return thread is None or thread.stop(seconds)
+
+    def end(self, reason):
+        """Write the last row, the snapshot at exit where it is worth its time, and exit.json. Safe to call twice."""
+        if self._is_ended or os.getpid() != self.pid:
+            return
+        has_stopped = self.pause(_LAST_STOP_S)
+        self._close(reason, has_stopped)
+
+    def _close(self, reason, has_stopped):
+        self._is_ended = True
+        if self.open():
+            row = self.timeline.row(is_whole=True)
+            self.files.append(fmt.TIMELINE_FILE, row)
+            if has_stopped and self._is_exit_worth_a_snapshot():
+                self.take("exit", row)
+            self.files.write(fmt.EXIT_FILE, {"t_ns": time.monotonic_ns() - self.started_ns, "reason": reason})
+        self.timeline.end()
+        self.windows.close()
+
+    def leave(self):
+        """Take everything of ours out of the process without writing an end."""
+        self._is_ended = True
+        self.pause()
+        self.timeline.end()
+        self.windows.close()
+
+    # --- the thread ---
+
+    def _run(self, thread):
+        if thread.wait(_FORK_SETTLE_S if self.role == "fork" else _SETTLE_S) or not self.open():
+            return
+        while not self.files.is_closed and not self._is_ended:
+            try:
+                _let_the_collector_pass(thread)
+                self._tick()
+            except Exception as error:
+                self.files.note(f"A row could not be written: {_reason(error)}.")
+            if thread.wait(self._pause_s()):
+                return
+
+    def _tick(self):
+        elapsed_ns = self.elapsed_ns()
+        row = self.timeline.row(is_whole=self.ladder.is_due(elapsed_ns))
+        self.files.append(fmt.TIMELINE_FILE, row)
+        if self._duration_ns and row["t_ns"] >= self._duration_ns:
+            self._close("duration", True)
+            return
+        self._watch_modules(row, elapsed_ns)
+        self._bound_timeline()
+        self.windows.tick(elapsed_ns, self.ladder.next_ns)
+        if self.ladder.is_due(elapsed_ns):
+            self.take("ladder", row)
+        elif not self._is_limit_seen:
+            fullness, name = self.room.fullness()
+            if fullness >= _FULL_PART:
+                self._is_limit_seen = True
+                self.files.note(f"Memory passed {fullness:.0%} of the {name}.")
+                self.take("limit", row)
+
+    def elapsed_ns(self):
+        """Return the nanoseconds since this process came up."""
+        return time.monotonic_ns() - self.begun_ns
+
+    def _pause_s(self):
+        until_snapshot_s = (self.ladder.next_ns - self.elapsed_ns()) / _SECOND
+        return max(0.01, min(self.timeline.interval_s() * self._slowness, until_snapshot_s))
+
+    def _watch_modules(self, row, elapsed_ns):
+        # Importing is the warm-up that every program has: what was taken before it ended is the first to go.
+        modules = row.get("modules", 0)
+        if modules * _MODULES_IN_PART > self._modules[0]:
+            self._modules = (modules, elapsed_ns)
+            self.ladder.warmed(elapsed_ns)
+
+    def _bound_timeline(self):
+        written = self.files.bytes_by_file.get(fmt.TIMELINE_FILE, 0)
+        share = self._share_bytes()
+        if share is None or written < share * _TIMELINE_PART * (1 + self._slowness / 64):
+            return
+        self._slowness *= 2
+        if self._slowness > 64:
+            self.files.note("The timeline ended, because it had taken its part of the disk budget.")
+            self.files.is_closed = True
+
+    # --- snapshots ---
+
+    def take(self, kind, row=None):
+        """Take a snapshot of this process now; return its done.json as a dict, or None with a note that says why not."""
+        if not self._walking.acquire(kind == "manual"):
+            return None
+        try:
+            return self._take(kind, row)
+        except Exception as error:
+            self.files.note(f"Snapshot {self._index} could not be taken: {_reason(error)}.")
+            self.files.remove_snapshot(self._index)
+            return None
+        finally:
+            self._walking.release()
+
+    def _take(self, kind, row):
+        if not self.open():
+            return None
+        begun_ns = self.elapsed_ns()
+        refusal = self._memory_refusal() or self._disk_refusal()
+        if refusal:
+            self.files.note(refusal)
+            self.ladder.postponed(begun_ns, begun_ns)
+            return None
+        from . import walk
+
+        self._index += 1
+        t_ns = time.monotonic_ns() - self.started_ns
+        tracer = self.windows.tracer()
+        try:
+            done = walk.take(self.files.path, self._index, kind, t_ns, own=self.own(), sample=row or self.timeline.row(is_whole=True),
+                             tracer=tracer)
+        finally:
+            ended_ns = self._last_walk_ended_ns = self.elapsed_ns()
+            self.ladder.postponed(begun_ns, ended_ns)
+        self.last_done = done or {}
+        for index in self._account(kind, begun_ns, ended_ns):
+            self.files.remove_snapshot(index)
+        self.windows.snapshot_taken(ended_ns)
+        return done
+
+    def _account(self, kind, begun_ns, ended_ns):
+        if kind == "limit":
+            return []
+        if kind == "manual":
+            return self._manual.taken(self._index, begun_ns, ended_ns)
+        return self.ladder.taken(self._index, begun_ns, ended_ns)
+
+    def own(self):
+        """Return what the walk leaves out: our modules and everything that hangs on them."""
+        name = __package__
+        modules = [module for key, module in list(sys.modules.items()) if key == name or key.startswith(name + ".")]
+        return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.thread]
+
+    def _memory_refusal(self):
+        blocks = sys.getallocatedblocks()
+        needed = blocks * _WALK_BYTES
+        allowed = self.options.get("max_memory_bytes")
+        if allowed and needed > allowed:
+            return (f"A snapshot was left out at {blocks} blocks: the walk may need {needed >> 20} MiB, more than the "
+                    f"{allowed >> 20} MiB allowed.")
+        left = self.room.left_bytes()
+        if left is not None and needed > left // 2:
+            return (f"A snapshot was left out at {blocks} blocks: the walk may need {needed >> 20} MiB, and only "
+                    f"{left >> 20} MiB of memory are left.")
+        return None
+
+    def _share_bytes(self):
+        allowed = self.options.get("max_disk_bytes")
+        if not allowed:
+            return None
+        now_ns = self.elapsed_ns()
+        if self._share is None or now_ns - self._share[0] > _SHARE_AGE_NS:
+            self._share = (now_ns, self.files.share_bytes(allowed))
+        return self._share[1]
+
+    def _disk_refusal(self):
+        share = self._share_bytes()
+        if share is None:
+            return None
+        last = self.files.snapshot_bytes(self._index) if self._index else 0
+        while self.files.used_bytes() + last * 1.2 > share:
+            dropped = self.ladder.thin()
+            if dropped is None:
+                return f"A snapshot was left out, because this process has used its {share >> 20} MiB of the disk budget."
+            self.files.remove_snapshot(dropped)
+        return None
+
+    def _is_exit_worth_a_snapshot(self):
+        elapsed_ns = self.elapsed_ns()
+        if elapsed_ns < _SHORT_RUN_NS and sys.getallocatedblocks() < self._first_blocks * _GROWTH_PART:
+            return False
+        walk_ns = self.last_done.get("pause_ns", 0)
+        return walk_ns <= max(_EXIT_NS, elapsed_ns * _EXIT_PART)
+
+
+def _let_the_collector_pass(thread):
+    """Wait a moment when the collector is about to run: its finalizers should run in a thread of the target, as without us."""
+    for _ in range(3):
+        threshold = gc.get_threshold()[0]
+        if not gc.isenabled() or not threshold or threshold - gc.get_count()[0] > min(_ROW_OBJECTS, threshold // 2):
+            return
+        thread.wait(0.005)
+
+
+def _reason(error):
+    """Return what went wrong without values of the target: the kind of error, and the system's words for it."""
+    return f"{type(error).__name__}, {error.strerror}" if isinstance(error, OSError) else type(error).__name__
