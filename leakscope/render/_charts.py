@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from leakscope.model import Layer
@@ -12,7 +13,7 @@ from leakscope.report import Series, SnapshotMark
 from leakscope.units import bytes_text, count_text, seconds_text
 
 _WIDTH = 1080
-_LEFT, _RIGHT, _TOP = 84, 150, 30
+_LEFT, _RIGHT, _TOP = 84, 200, 30
 _PANEL_HEIGHTS = {"bytes": 230, "count": 74}
 _PANEL_GAP = 26
 _MOST_LINES, _MOST_COUNT_PANELS = 6, 5
@@ -53,10 +54,9 @@ def layer_bar(layers: tuple[Layer, ...], blamed: str) -> Markup:
     return _bar(parts, blamed, "Growth by layer")
 
 
-def device_bar(layer: Layer) -> Markup:
-    """Return the bar of a device's terms."""
-    return _bar(list(layer.terms.items()), max(layer.terms, key=lambda term: layer.terms[term] or 0, default=""),
-                f"Growth on {layer.name}")
+def device_bar(layer: Layer, blamed: str) -> Markup:
+    """Return the bar of a device's terms; the term `blamed` gets the accent colour."""
+    return _bar(list(layer.terms.items()), blamed, f"Growth on {layer.name}")
 
 
 def _bar(parts: list[tuple[str, int | None]], blamed: str, title: str) -> Markup:
@@ -70,8 +70,8 @@ def _bar(parts: list[tuple[str, int | None]], blamed: str, title: str) -> Markup
         pieces.append(Markup('<rect class="{}" x="{:.1f}" y="0" width="{:.1f}" height="20"><title>{}</title></rect>').format(
             part_class(index, name, blamed), x, max(width - 2, 1.5), f"{layer_word(name)}: {growth_text(size)}"))
         x += width
-    return Markup('<svg class="bar" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>').format(
-        f"{title}: " + ", ".join(f"{layer_word(name)} {growth_text(size)}" for _, name, size in grown),
+    return Markup('<svg class="bar" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label="{}">{}'
+                  '</svg>').format(f"{title}: " + ", ".join(f"{layer_word(name)} {growth_text(size)}" for _, name, size in grown),
         Markup("").join(pieces))
 
 
@@ -109,10 +109,10 @@ def timeline(series: tuple[Series, ...], marks: tuple[SnapshotMark, ...], limit_
 
     body = [_time_axis(x, start, end, bottom), _marks(x, marks, bottom)]
     for panel in panels:
-        body += [_value_axis(panel), _limit(panel, limit_bytes)]
-        for index, line in enumerate(panel.lines):
-            body.append(_line(panel, index, line, x, steps))
-        body.append(_labels(panel))
+        lines = Markup("").join(_line(panel, index, line, x, steps) for index, line in enumerate(panel.lines))
+        kind = "counts" if panel.unit == "count" else "sizes"
+        body.append(Markup('<g class="{}">{}{}{}{}</g>').format(
+            kind, _value_axis(panel), _limit(panel, limit_bytes), lines, _labels(panel)))
     return Markup('<svg class="timeline" viewBox="0 0 {} {:.0f}" role="img" aria-label="{}" data-left="{}" data-right="{}" '
                   'data-start="{:.3f}" data-end="{:.3f}" data-bottom="{:.0f}">{}</svg>').format(
         _WIDTH, bottom + 40, _spoken(panels, marks, end - start), _LEFT, _RIGHT, start, end, bottom, Markup("").join(body))
@@ -182,8 +182,7 @@ def _value_ticks(low: float, high: float, unit: str, wanted: int) -> tuple[float
     return tuple(index * step for index in range(first, last + 1))
 
 
-def _time_axis(x: object, start: float, end: float, bottom: float) -> Markup:
-    assert callable(x)
+def _time_axis(x: Callable[[float], float], start: float, end: float, bottom: float) -> Markup:
     step = next((step for step in _TIME_STEPS if (end - start) / step <= 9), _TIME_STEPS[-1])
     parts = []
     for index in range(math.ceil(start / step), math.floor(end / step) + 1):
@@ -208,12 +207,18 @@ def _time_text(t_s: float, step: float) -> str:
 
 
 def _value_axis(panel: Panel) -> Markup:
-    text = bytes_text if panel.unit == "bytes" else count_text
     ticks = panel.ticks if panel.unit == "bytes" else (panel.ticks[0], panel.ticks[-1])
+    text = _sizes_text(panel.high) if panel.unit == "bytes" else count_text
     return Markup("").join(
         Markup('<line class="grid" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/><text class="tick end" x="{3}" y="{4:.1f}">{5}'
                '</text>').format(_LEFT, _WIDTH - _RIGHT, panel.y(tick), _LEFT - 10, panel.y(tick) + 4,
-                                text(tick).replace(".0 ", " ")) for tick in ticks)
+                                text(tick)) for tick in ticks)
+
+
+def _sizes_text(high: float) -> Callable[[float], str]:
+    """Return how the ticks of an axis up to `high` are written: all in one unit."""
+    step = next((step for step in (3, 2, 1) if abs(high) >= 1024 ** step), 0)
+    return lambda size: "0" if not size else f"{size / 1024 ** step:.6g} {('B', 'KiB', 'MiB', 'GiB')[step]}"
 
 
 def _limit(panel: Panel, limit_bytes: int | None) -> Markup:
@@ -224,8 +229,7 @@ def _limit(panel: Panel, limit_bytes: int | None) -> Markup:
                                                         panel.y(limit_bytes) - 5, bytes_text(limit_bytes))
 
 
-def _marks(x: object, marks: tuple[SnapshotMark, ...], bottom: float) -> Markup:
-    assert callable(x)
+def _marks(x: Callable[[float], float], marks: tuple[SnapshotMark, ...], bottom: float) -> Markup:
     return Markup("").join(
         Markup('<g class="mark"><title>{0}</title><line x1="{1:.1f}" x2="{1:.1f}" y1="{2}" y2="{3:.1f}"/><circle cx="{1:.1f}" '
                'cy="14" r="9"/><text class="mid" x="{1:.1f}" y="18">{4}</text></g>').format(
@@ -238,8 +242,7 @@ def _expected_steps(series: tuple[Series, ...]) -> list[float]:
     return sorted({t_s for line in series for t_s, _ in line.points})
 
 
-def _line(panel: Panel, index: int, line: Series, x: object, times: list[float]) -> Markup:
-    assert callable(x)
+def _line(panel: Panel, index: int, line: Series, x: Callable[[float], float], times: list[float]) -> Markup:
     stretches: list[list[tuple[float, float]]] = [[]]
     usual = _usual_step(line.points)
     place = 0

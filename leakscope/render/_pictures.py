@@ -115,8 +115,8 @@ def _inline(svg: bytes, names: dict[str, str], spoken: str) -> Markup:
     box = root.get("viewBox", "")
     width, height = (float(number) for number in box.split()[2:])
     body = Markup("").join(_element(child, names) for child in root)
-    return Markup('<svg class="holders" viewBox="{}" width="{:.0f}" height="{:.0f}" role="img" aria-label="{}">{}</svg>').format(
-        box, width * 4 / 3, height * 4 / 3, spoken, body)
+    return Markup('<svg class="holders" viewBox="{}" width="{:.0f}" height="{:.0f}" role="img" aria-label="{}">{}'
+                  '</svg>').format(box, width * 4 / 3, height * 4 / 3, spoken, body)
 
 
 def _element(element: ElementTree.Element, names: dict[str, str]) -> Markup:

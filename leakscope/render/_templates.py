@@ -21,9 +21,9 @@ def _environment() -> Environment:
     environment = Environment(loader=PackageLoader("leakscope.templates", ""), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters.update(
-        bytes=_measured(bytes_text), growth=_text.growth_text, count=_measured(count_text),
-        seconds=_measured(seconds_text), ratio=_text.ratio_text, clip=_text.clip, layer_word=_text.layer_word,
-        names=_names_as_code, split_off=_split_off, grouped=lambda text: text[0] + count_text(int(text[1:])), number=_text.number_text, capital=lambda text: text[:1].upper() + text[1:])
+        bytes=_measured(bytes_text), count=_measured(count_text), seconds=_measured(seconds_text), growth=_text.growth_text,
+        ratio=_text.ratio_text, number=_text.number_text, grouped=_grouped, layer_word=_text.layer_word, clip=_text.clip,
+        capital=_capital, names=_names_as_code, split_off=_split_off)
     return environment
 
 
@@ -44,10 +44,19 @@ def _measured(text_of: Any) -> Any:
     return lambda number: _text.NOT_MEASURED if number is None else text_of(number)
 
 
+def _grouped(text: str) -> str:
+    """Return a signed number such as +19098 in groups: +19 098."""
+    return text[0] + count_text(int(text[1:]))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _names_as_code(text: str) -> Markup:
     """Return the escaped sentence with the names of the program marked as code."""
-    pieces = (Markup("<code>{}</code>") if is_name else Markup("{}") for is_name, _ in _text.prose(text))
-    return Markup("").join(piece.format(part) for piece, (_, part) in zip(pieces, _text.prose(text)))
+    return Markup("").join(Markup("<code>{}</code>" if is_name else "{}").format(piece)
+                           for is_name, piece in _text.prose(_text.typeset(text)))
 
 
 def _split_off(text: str) -> Markup:

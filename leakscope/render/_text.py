@@ -30,7 +30,7 @@ _LAYERS = {
     "python": "Python objects",
     "native": "native",
     "allocator-retained": "kept by the allocator",
-    "mapped": "mapped files, shared memory",
+    "mapped": "mapped memory",
     "unexplained": "unexplained",
 }
 
@@ -55,7 +55,10 @@ _SERIES = {
 }
 
 _EDGE_OF_TOKEN = re.compile(r"^([(\"'“]*)(.*?)([)\"'”.,;:!?]*)$", re.DOTALL)
-_NAME = re.compile(r"[A-Za-z_]\w*(\.[\w<>]+|\[[^\s\]]*\])+(\([^\s)]*\))?|\w*_\w*(\(\))?|[A-Za-z_][\w.]*\(\)|\.\w+|[\w./-]+\.py(:\d+)?")
+# What a person would search for: dotted names, names with an underscore or a call, attributes, Python files.
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[\w<>]+|\[[^\s\]]*\])+(\([^\s)]*\))?|\w*_\w*(\(\))?|[A-Za-z_][\w.]*\(\)"
+                   r"|\.\w+|[\w./-]+\.py(:\d+)?")
+_IN_NUMBER = re.compile(r"(?<=\d) (?=\d{3}\b|[KMGT]?i?B\b|%|(?:ms|s|min|h|d)\b)")
 
 Record = TypeVar("Record")
 
@@ -107,8 +110,8 @@ def ratio_text(ratio: float | None) -> str:
 
 def rate_text(rate: Rate) -> str:
     """Return a rate in the unit of time that makes it readable: `+62.0 MiB/s (95 % interval: 58.1 MiB to 66.0 MiB)`."""
-    seconds, unit = next(((s, u) for s, u in ((1, "s"), (60, "min")) if abs(rate.bytes_per_s) * s >= 10 * 1024),
-                         (3600, "h"))
+    largest = max(abs(number) for number in (rate.bytes_per_s, rate.low, rate.high) if number is not None)
+    seconds, unit = next(((s, u) for s, u in ((1, "s"), (60, "min")) if largest * s >= 4 * 1024), (3600, "h"))
     text = f"{bytes_text(rate.bytes_per_s * seconds, signed=True)}/{unit}"
     if rate.low is None or rate.high is None:
         return text
@@ -151,6 +154,11 @@ def prose(text: str) -> list[tuple[bool, str]]:
             middle, after = middle + ")", after[1:]
         pieces += [(False, before), (bool(_NAME.fullmatch(middle)), middle), (False, after)]
     return [piece for piece in pieces if piece[1]]
+
+
+def typeset(text: str) -> str:
+    """Return the text with real arrows, and with no-break spaces inside a number and before its unit."""
+    return _IN_NUMBER.sub("\u00a0", text.replace(" -> ", " \u2192 "))
 
 
 def clip(text: str, length: int) -> str:

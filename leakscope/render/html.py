@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.model import Finding, Layer, Step
-from leakscope.render import _charts, _pictures, _text, json as machine
+from leakscope.render import _charts, _pictures, _text
+from leakscope.render import json as machine
 from leakscope.render._files import write_text
 from leakscope.render._templates import Markup, fill, source_of
 from leakscope.render._trace import shown_steps, suspect_edges
@@ -43,8 +44,8 @@ def _hash(text: str) -> str:
 
 def _data(report: Report) -> Markup:
     """Return the machine data for a script element: no `<` in it, so nothing in it can end the element."""
-    document: dict[str, Any] = machine.document(report)
-    plain = json.dumps({"report": document, "timeline": _charts.timeline_values(report.series)}, sort_keys=True, allow_nan=False)
+    values = {"report": machine.document(report), "timeline": _charts.timeline_values(report.series)}
+    plain = json.dumps(values, sort_keys=True, allow_nan=False)
     if len(plain) > _MOST_MACHINE_BYTES:
         plain = json.dumps({"report": None, "timeline": []})
     return Markup(plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
@@ -58,7 +59,8 @@ def _view(report: Report) -> dict[str, Any]:
         "rate": _text.rate_text(verdict.rate) if verdict.rate else "", "clock": _text.clock_text(verdict),
         "first": first, "doubt": first.doubts[0] if first and first.doubts else "", "frees": _text.frees_text,
         "bar": _charts.layer_bar(report.layers, _blamed(report)), "legend": _legend(report),
-        "device_bars": [(layer, _charts.device_bar(layer), _device_legend(layer)) for layer in report.layers if layer.terms],
+        "device_bars": [(layer, _charts.device_bar(layer, _blamed_term(report, layer)), _device_legend(report, layer))
+                        for layer in report.layers if layer.terms],
         "trace": _trace, "findings": report.findings[:_MOST_FINDINGS],
         "pictures": [(finding, _pictures.picture(finding)) for finding in report.findings[:_MOST_FINDINGS]
                      if finding.path or finding.cycle],
@@ -80,10 +82,15 @@ def _legend(report: Report) -> list[tuple[str, Layer, float | None]]:
             for index, layer in enumerate(host)]
 
 
-def _device_legend(layer: Layer) -> list[tuple[str, str, int | None]]:
-    largest = max(layer.terms, key=lambda term: layer.terms[term] or 0, default="")
-    return [(_charts.part_class(index, term, largest), term.replace("_", " "), size)
-            for index, (term, size) in enumerate(layer.terms.items())]
+def _blamed_term(report: Report, layer: Layer) -> str:
+    """Return the largest term of the device if the first finding lies on it, else none."""
+    return max(layer.terms, key=lambda term: layer.terms[term] or 0, default="") if _blamed(report) == layer.name else ""
+
+
+def _device_legend(report: Report, layer: Layer) -> list[tuple[str, str, int | None]]:
+    """Return (class of the key, term, bytes) for each term but those that did not change."""
+    return [(_charts.part_class(index, term, _blamed_term(report, layer)), term.replace("_", " "), size)
+            for index, (term, size) in enumerate(layer.terms.items()) if size != 0]
 
 
 def _trace(finding: Finding) -> list[tuple[Step | None, bool, int]]:

@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from leakscope.model import Dismissed, Finding, Gap, Layer, Location, Path as Trail, Rate, Verdict
+from leakscope.model import Dismissed, Finding, Gap, Layer, Location, Rate, Verdict
+from leakscope.model import Path as Trail
 from leakscope.render._files import write_text
 from leakscope.report import ProcessInfo, Report, SessionInfo
 

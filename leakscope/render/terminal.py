@@ -10,8 +10,19 @@ from rich.console import Console
 from rich.text import Text
 
 from leakscope.model import Finding
-from leakscope.render._text import (cleaned, clip, clock_text, frees_text, growth_text, layer_share, layer_word, rate_text,
-                                    ratio_text, verdict_tone, verdict_word)
+from leakscope.render._text import (
+    cleaned,
+    clip,
+    clock_text,
+    frees_text,
+    growth_text,
+    layer_share,
+    layer_word,
+    rate_text,
+    ratio_text,
+    verdict_tone,
+    verdict_word,
+)
 from leakscope.render._trace import path_text
 from leakscope.report import Report
 

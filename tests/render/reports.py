@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import math
 
-from leakscope.model import (Confidence, CycleStep, Dismissed, Finding, Gap, Layer, Location, Path, Rate, Rule, Step, Verdict,
-                             VerdictClass)
+from leakscope.model import (
+    Confidence,
+    CycleStep,
+    Dismissed,
+    Finding,
+    Gap,
+    Layer,
+    Location,
+    Path,
+    Rate,
+    Rule,
+    Step,
+    Verdict,
+    VerdictClass,
+)
 from leakscope.report import GrowthRow, ProcessInfo, Report, Series, SessionInfo, SnapshotMark
 
 MIB = 1 << 20

@@ -1,0 +1,51 @@
+"""`leakscope report SESSION`: make the report of a recorded session again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from leakscope import session as sessions
+from leakscope.commands._options import FILE_FORMATS
+from leakscope.errors import UsageError
+
+FORMATS = (*FILE_FORMATS, "terminal")
+SESSION_FOLDER = "session"  # what `leakscope run -o DIR` calls it in DIR
+
+
+def output_of(session: Path) -> Path:
+    """Return where the report of a session belongs: beside it where `run` put it, else in the session itself."""
+    session = session.resolve()
+    return session.parent if session.name == SESSION_FOLDER else session
+
+
+def chosen(_context: click.Context, _param: click.Parameter, value: str) -> tuple[str, ...]:
+    """Return the formats of a list such as `html,md`, each once; raises UsageError."""
+    asked = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    unknown = [part for part in asked if part not in FORMATS]
+    if unknown or not asked:
+        raise UsageError(f"--format: there is no format '{', '.join(unknown) or value}'.", f"--format {','.join(FORMATS)}")
+    return asked
+
+
+@click.command("report")
+@click.argument("session", type=click.Path(path_type=Path))
+@click.option("-o", "output", type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder for the files; default: beside the session. A report that is there is replaced.")
+@click.option("--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", callback=chosen,
+              help="What to make, separated by commas; terminal is the short text on standard output.")
+def command(session: Path, output: Path | None, formats: tuple[str, ...]) -> None:
+    """Make the report of SESSION again.
+
+    SESSION is the folder given to `leakscope run -o`, or the session/ in it. A session whose target or whose leakscope
+    was killed is read up to its last complete sample and snapshot.
+    """
+    from leakscope.commands._make_report import make_report  # numpy and Jinja2: not for a mistake in the usage
+
+    evidence = sessions.open(session)
+    place = output or output_of(evidence.path)
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"-o {place} is a file, the report needs a folder.", f"leakscope report {session} -o {place}-report")
+    make_report(evidence, place, formats, sys.stdout)
