@@ -83,7 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str] | None) -> int:
-    result: Any = group.main(args=arguments, prog_name="leakscope", standalone_mode=False)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    result: Any = group.main(args=arguments or ["--help"], prog_name="leakscope", standalone_mode=False)
     sys.stdout.flush()
     return result if isinstance(result, int) else 0
 

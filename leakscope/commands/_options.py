@@ -11,7 +11,8 @@ import click
 from leakscope.errors import UsageError
 from leakscope.units import parse_duration, parse_size
 
-FILE_FORMATS = ("html", "md", "json")
+# What a person types, and the renderer that it means. Asking leakscope.render would load Jinja2 before the target starts.
+FILE_FORMATS = {"html": "html", "md": "markdown", "markdown": "markdown", "json": "json"}
 _SITES = re.compile(r"off|tracemalloc(:[1-9]\d?)?")
 
 
@@ -41,14 +42,14 @@ class _Formats(click.ParamType[tuple[str, ...]]):
     name = "list"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the formats in the order given, each once; raises UsageError."""
+        """Return the names of the renderers in the order given, each once; raises UsageError."""
         if not isinstance(value, str):
             return tuple(value)
         asked = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
         unknown = [part for part in asked if part not in FILE_FORMATS]
         if unknown or not asked:
             raise UsageError(f"--format: there is no format '{', '.join(unknown) or value}'.", "--format html,md,json")
-        return asked
+        return tuple(dict.fromkeys(FILE_FORMATS[part] for part in asked))
 
 
 DURATION = _Parsed("duration", parse_duration, "30s")

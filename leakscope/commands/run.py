@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
 import shutil
@@ -175,8 +174,8 @@ class _Reporting:
         try:
             from leakscope.commands._make_report import make_report  # numpy and Jinja2: only now, the target has had its start
 
-            stream = io.StringIO() if self.wish.quiet else sys.stderr
-            self.report = make_report(self.session, self.wish.out, self.wish.formats, stream)
+            formats = self.wish.formats if self.wish.quiet else (*self.wish.formats, "terminal")
+            self.report = make_report(self.session, self.wish.out, formats, sys.stderr)
         except LeakScopeError as error:
             say(error.sentence, error.hint or self._again())
         except Exception as error:
