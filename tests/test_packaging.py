@@ -19,7 +19,7 @@ import pytest
 from leakscope import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-SHIPPED = {".py", ".j2", ".css", ".js", ".typed"}
+SHIPPED = {".py", ".j2", ".css", ".js", ".pyi", ".typed"}
 NO_SOURCES = (".git", ".venv*", ".*_cache", "__pycache__", "*.so", "*.egg-info", "build", "dist", "leakscope-report*")
 LOOK = """
 import json, pathlib, leakscope, leakscope.agent, jinja2
