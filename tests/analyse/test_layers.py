@@ -1,0 +1,63 @@
+"""Where the growth went."""
+
+from __future__ import annotations
+
+from leakscope.analyse import layers
+from leakscope.analyse.layers import Window
+from tests.detectors.cases import MIB, timeline
+from tests.heaps import heap
+
+
+def by_name(found):
+    return {layer.name: layer.growth_bytes for layer in found}
+
+
+def test_the_parts_and_the_unexplained_rest_add_up_to_the_total():
+    samples = timeline(60, rss_bytes=lambda t: 100 * MIB + t * MIB, file_bytes=10 * MIB, shmem_bytes=0,
+                       malloc_used_bytes=lambda t: 20 * MIB + t * MIB / 2, malloc_free_bytes=MIB)
+    totals = [layers.HeapTotals(t, int(t * MIB / 4), int(t * MIB / 8), 0) for t in (10.0, 30.0, 50.0)]
+    found = by_name(layers.account(samples, totals, Window(0.0, 60.0)))
+    assert found["total"] == sum(value for name, value in found.items() if name != "total")
+    assert abs(found["python"] - 15 * MIB) < MIB / 100
+    # malloc handed out half a MiB a second; an eighth of it is Python objects
+    assert abs(found["native"] / found["total"] - 3 / 8) < 0.03
+
+
+def test_what_was_not_measured_is_none_and_not_zero():
+    found = by_name(layers.account(timeline(10, rss_bytes=5 * MIB), [], Window(0.0, 10.0)))
+    assert found == {"total": 0, "python": None, "native": None, "allocator-retained": None, "mapped": None, "unexplained": 0}
+
+
+def test_the_judged_window_begins_when_the_imports_have_ended():
+    samples = timeline(20, rss_bytes=1)
+    for sample in samples:
+        sample["modules"] = 50 if sample["t_ns"] < 6e9 else 400
+    assert layers.judged_window(samples) == Window(6.0, 20.0)
+
+
+def test_a_module_imported_near_the_end_does_not_eat_the_run():
+    samples = timeline(20, rss_bytes=1)
+    samples[-1]["modules"] = 900
+    assert layers.judged_window(samples).start_s == 4.0
+
+
+def test_growth_that_ended_shows_in_the_second_half_of_the_window():
+    samples = timeline(40, anon_bytes=lambda t: min(t, 20) * MIB, shmem_bytes=0)
+    trend = layers.memory_trend(samples, Window(0.0, 40.0))
+    assert trend is not None
+    assert trend.growth_bytes > 15 * MIB
+    assert trend.tail_growth_bytes == 0
+    assert not trend.tail_slope.is_positive
+
+
+def test_large_objects_and_storages_count_as_what_malloc_handed_out():
+    graph = heap("""
+        module app
+        app .big -> bytes 1MiB
+        app .small -> bytes 100B
+        app .tensor -> tensor:torch.Tensor 80B
+        tensor <storage> -> storage 2MiB
+    """)
+    totals = layers.heap_totals(graph)
+    assert totals.malloc_bytes == 3 * MIB
+    assert totals.python_bytes > totals.malloc_bytes

@@ -1,0 +1,39 @@
+"""Unreachable cycles: a leak where the collector cannot help, none where it only has not come yet."""
+
+from __future__ import annotations
+
+from tests.detectors.cases import case, detected
+
+CYCLES = """
+    module app
+    garbage parser:sdk.StreamParser x{n} 4KiB
+    parser .response -> response:sdk.Response x{n}
+    response .parser -> parser
+"""
+
+
+def test_cycles_with_the_collector_off_are_found_with_their_attributes():
+    findings, _ = detected(case(CYCLES, gc={"enabled": False}, n=[100, 200, 300, 400]))
+    assert [each.rule.name for each in findings] == ["garbage-cycles"]
+    assert [(step.type, step.edge) for step in findings[0].cycle] == [("Response", ".parser"), ("StreamParser", ".response")]
+    assert findings[0].object_count == 400
+
+
+def test_cycles_that_wait_for_an_ordinary_collector_are_dismissed():
+    findings, dismissed = detected(case(CYCLES, n=[100, 200, 300, 400]))
+    assert findings == []
+    assert dismissed[0].what == "unreachable cycles"
+
+
+def test_a_sawtooth_of_garbage_is_dismissed_even_with_rare_collections():
+    assert detected(case(CYCLES, gc={"thresholds": [50_000, 100, 100]}, n=[100, 400, 50, 400]))[0] == []
+
+
+def test_an_instance_and_its_dict_are_one_step_of_a_cycle():
+    findings, _ = detected(case("""
+        garbage parser:sdk.StreamParser x{n} 4KiB
+        parser <__dict__> -> names:dict x{n}
+        names .response -> response:sdk.Response x{n}
+        response .parser -> parser
+    """, gc={"enabled": False}, n=[100, 200, 300, 400]))
+    assert {(step.type, step.edge) for step in findings[0].cycle} == {("Response", ".parser"), ("StreamParser", ".response")}

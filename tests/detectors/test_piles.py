@@ -1,0 +1,185 @@
+"""Piles of objects: each shape is found by its own detector, and what is bounded is not called a leak."""
+
+from __future__ import annotations
+
+from leakscope.model import Confidence
+from tests.detectors.cases import case, detected
+
+CACHE = """
+    module app
+    app .cache -> cache:dict
+    cache [*] -> order:shop.Order x{n} 4KiB
+"""
+
+
+def test_a_dict_that_grows_in_every_interval_is_found_with_its_owner():
+    findings, dismissed = detected(case(CACHE, growth_bytes_s=45_000, n=[100, 200, 300, 400, 500]))
+    assert [(each.rule.name, each.owner, each.leaked_type) for each in findings] == [
+        ("unbounded-container", "app.cache", "shop.Order")]
+    assert findings[0].counts == (100, 200, 300, 400, 500)
+    assert findings[0].object_count == 500
+    assert findings[0].confidence is Confidence.HIGH
+    assert findings[0].frees_bytes >= 500 * 4096
+    assert not dismissed
+
+
+def test_a_dict_that_stays_as_it_is_is_not_reported():
+    assert detected(case(CACHE, n=[500, 500, 500, 500])) == ([], [])
+
+
+def test_a_dict_that_shrinks_once_is_not_reported():
+    assert detected(case(CACHE, n=[100, 200, 150, 400]))[0] == []
+
+
+def test_growth_that_levels_off_is_dismissed():
+    findings, dismissed = detected(case(CACHE, n=[100, 400, 480, 495, 499]))
+    assert findings == []
+    assert "levels off" in dismissed[0].why
+
+
+def test_two_snapshots_are_not_enough():
+    assert detected(case(CACHE, n=[100, 900])) == ([], [])
+
+
+def test_the_owner_of_an_attribute_of_an_instance_is_its_class():
+    findings, _ = detected(case("""
+        module serve
+        serve .router -> router:web.Router
+        router .stores -> stores:dict
+        stores ['main'] -> store:serve.SessionStore
+        store <__dict__> -> names:dict
+        names ._by_id -> by_id:dict
+        by_id [*] -> session:serve.Session x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert findings[0].owner == "serve.SessionStore._by_id"
+    assert findings[0].path.text == "serve.router.stores['main']._by_id[*]"
+
+
+def test_only_the_holder_that_gets_more_entries_is_blamed_not_what_the_entries_hold():
+    findings, _ = detected(case("""
+        module app
+        app .log -> log:list
+        log [*] -> entry:app.Entry x{n}
+        entry .parts -> parts:list x{n}
+        parts [*] -> str x{m} 1KiB
+    """, n=[100, 200, 300, 400], m=[1000, 2000, 3000, 4000]))
+    assert [each.owner for each in findings] == ["app.log"]
+
+
+def test_lists_that_get_longer_in_a_dict_that_does_not_are_blamed_themselves():
+    findings, _ = detected(case("""
+        module app
+        app .feeds -> feeds:dict
+        feeds [*] -> feed:app.Feed x10
+        feed .history -> history:list x10
+        history [*] -> bytes x{m} 1KiB
+    """, m=[1000, 2000, 3000, 4000]))
+    assert [each.owner for each in findings] == ["app.Feed.history"]
+
+
+def test_a_linked_list_is_one_pile():
+    chain = "\n".join(f"n{k} .next -> n{k + 1}:app.Node 4KiB" for k in range(40))
+    texts = {40: chain, 80: chain + "\n" + "\n".join(f"n{k} .next -> n{k + 1}:app.Node 4KiB" for k in range(40, 80)),
+             120: chain + "\n" + "\n".join(f"n{k} .next -> n{k + 1}:app.Node 4KiB" for k in range(40, 120))}
+    findings, _ = detected(case("module app\napp .head -> n0:app.Node\n{chain}", chain=[texts[n] for n in (40, 80, 120)]))
+    assert [each.owner for each in findings] == ["app.head"]
+
+
+def test_a_cache_with_a_maxsize_it_will_reach_is_dismissed():
+    findings, dismissed = detected(case("""
+        module geo
+        geo .lookup -> lookup:functools._lru_cache_wrapper 'lru_cache of lookup()'
+        lookup <cache> -> entries:dict
+        entries [*] -> point:geo.Point x{n} 4KiB
+        lru lookup geo.lookup max 1000 size {n} hits 5 misses 5
+    """, n=[250, 400, 550, 700]))
+    assert findings == []
+    assert dismissed[0].why == "bounded: maxsize 1 000, 70% filled"
+
+
+def test_a_cache_without_a_maxsize_is_found():
+    findings, _ = detected(case("""
+        module geo
+        geo .lookup -> lookup:functools._lru_cache_wrapper 'lru_cache of lookup()'
+        lookup <cache> -> entries:dict
+        entries [*] -> point:geo.Point x{n} 4KiB
+        lru lookup geo.lookup max none size {n} hits 0 misses 700
+    """, n=[250, 400, 550, 700]))
+    assert [(each.rule.name, each.owner) for each in findings] == [("unbounded-lru-cache", "geo.lookup.cache")]
+
+
+def test_a_bound_that_would_hold_gigabytes_is_none():
+    findings, _ = detected(case("""
+        module db
+        db .log -> log:collections.deque
+        log [*] -> entry:dict x{n} 64KiB
+        bound log 9000 maxlen
+    """, n=[100, 200, 300, 400]))
+    assert [each.owner for each in findings] == ["db.log"]
+
+
+def test_stored_exceptions_are_named_as_such():
+    findings, _ = detected(case("""
+        module app
+        app .errors -> errors:list
+        errors [*] -> error:ValueError x{n} kind exception
+        error <__traceback__> -> traceback x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert findings[0].rule.name == "stored-exceptions"
+
+
+def test_finished_tasks_in_a_set_are_said_to_have_ended():
+    findings, _ = detected(case("""
+        module app
+        app .running -> running:set
+        running {*} -> task:_asyncio.Task x{n} 4KiB state ended
+    """, n=[100, 200, 300, 400]))
+    assert findings[0].rule.name == "piled-up-tasks"
+    assert any("100% of them have ended" in reason for reason in findings[0].reasons)
+
+
+def test_finalizers_are_a_registry():
+    findings, _ = detected(case("""
+        module weakref
+        weakref .finalize -> finalize:type 'class weakref.finalize'
+        finalize ._registry -> registry:dict
+        registry [*] -> info:weakref.finalize._Info x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert [(each.rule.name, each.owner) for each in findings] == [("growing-registry", "weakref.finalize._registry")]
+
+
+def test_listeners_are_found_by_their_kind():
+    findings, _ = detected(case("""
+        module bus
+        bus .signal -> signal:bus.Signal
+        signal .receivers -> receivers:list
+        receivers [*] -> method:method x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert (findings[0].rule.name, findings[0].owner) == ("listeners-never-removed", "bus.signal.receivers")
+
+
+def test_one_buffer_that_gets_larger_is_found():
+    findings, _ = detected(case("""
+        module app
+        app .pages -> pages:bytearray {size}KiB
+    """, size=[500, 1000, 1500, 2000]))
+    assert [(each.rule.name, each.owner) for each in findings] == [("growing-buffer", "app.pages")]
+
+
+def test_objects_that_only_c_code_holds_are_found():
+    findings, _ = detected(case("""
+        module app
+        garbage tensor:torch.Tensor x{n} 4KiB refs+1
+    """, n=[100, 200, 300, 400]))
+    assert findings[0].rule.name == "held-by-native-code"
+    assert findings[0].leaked_type == "torch.Tensor"
+
+
+def test_a_pile_of_local_variables_of_a_running_function_is_named_by_it():
+    findings, _ = detected(case("""
+        root frame main thread 'MainThread'
+        set main 'main() at app.py:9'
+        main ~seen -> seen:dict
+        seen [*] -> order:shop.Order x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert findings[0].owner == "main.<locals>.seen"

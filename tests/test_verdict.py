@@ -1,0 +1,97 @@
+"""The one answer: a claim only with evidence, the class from the layer that grew."""
+
+from __future__ import annotations
+
+from leakscope import verdict
+from leakscope.case import Case
+from leakscope.model import VerdictClass
+from tests.detectors.cases import MIB, case, detected, timeline
+
+PILE = """
+    module app
+    app .cache -> cache:dict
+    cache [*] -> order:shop.Order x{n} 16KiB
+"""
+
+
+def judged(examined: Case):
+    findings, dismissed = detected(examined)
+    return verdict.judge([verdict.Examined(examined, tuple(findings), tuple(dismissed))])
+
+
+def test_a_pile_is_a_python_leak_and_the_sentence_names_its_owner():
+    answer = judged(case(PILE, n=[100, 200, 300, 400, 500]))
+    assert answer.kind is VerdictClass.PYTHON_LEAK
+    assert answer.sentence.startswith("app.cache grew by 400 shop.Order")
+    assert [bit for bit, _ in answer.evidence] == ["G", "R", "C"]
+
+
+def test_a_small_pile_is_listed_but_not_claimed():
+    examined = case(PILE.replace("16KiB", "1KiB"), growth_bytes_s=0, n=[100, 200, 300, 400])
+    assert detected(examined)[0]
+    assert judged(examined).kind is VerdictClass.NO_LEAK
+
+
+def test_flat_memory_is_no_leak_and_says_what_would_have_been_seen():
+    answer = judged(Case([], timeline(60, rss_bytes=90 * MIB, anon_bytes=80 * MIB)))
+    assert answer.kind is VerdictClass.NO_LEAK
+    assert "would have been seen" in answer.sentence
+
+
+def test_growth_that_stopped_is_warm_up():
+    answer = judged(Case([], timeline(60, rss_bytes=lambda t: min(t, 20) * MIB, anon_bytes=lambda t: min(t, 20) * MIB)))
+    assert answer.kind is VerdictClass.WARM_UP
+
+
+def test_a_run_that_was_too_short_says_so():
+    answer = judged(Case([], timeline(1, every_s=0.1, rss_bytes=MIB, anon_bytes=MIB)))
+    assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE
+
+
+def test_growth_that_nobody_owns_is_not_called_a_leak():
+    answer = judged(Case([], timeline(60, rss_bytes=lambda t: t * MIB, anon_bytes=lambda t: t * MIB)))
+    assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE
+
+
+def native(used, free):
+    return Case([], timeline(60, rss_bytes=lambda t: 50 * MIB + t * MIB, anon_bytes=lambda t: 40 * MIB + t * MIB,
+                             malloc_used_bytes=used, malloc_free_bytes=free, file_bytes=10 * MIB, shmem_bytes=0))
+
+
+def test_memory_that_malloc_handed_out_is_a_native_leak():
+    answer = judged(native(lambda t: 10 * MIB + t * MIB, MIB))
+    assert answer.kind is VerdictClass.NATIVE_LEAK
+
+
+def test_memory_that_malloc_keeps_is_fragmentation():
+    answer = judged(native(10 * MIB, lambda t: MIB + t * MIB))
+    assert answer.kind is VerdictClass.FRAGMENTATION
+
+
+def test_a_cache_that_fills_is_bounded_growth():
+    answer = judged(case("""
+        module geo
+        geo .lookup -> lookup:functools._lru_cache_wrapper
+        lookup <cache> -> entries:dict
+        entries [*] -> point:geo.Point x{n} 16KiB
+        lru lookup geo.lookup max 1000 size {n} hits 5 misses 5
+    """, n=[250, 400, 550, 700]))
+    assert answer.kind is VerdictClass.BOUNDED_GROWTH
+
+
+def test_garbage_that_the_collector_never_frees_is_delayed_garbage():
+    answer = judged(case("""
+        garbage parser:sdk.StreamParser x{n} 16KiB
+        parser .response -> response:sdk.Response x{n}
+        response .parser -> parser
+    """, gc={"enabled": False}, n=[100, 200, 300, 400]))
+    assert answer.kind is VerdictClass.DELAYED_GARBAGE
+    assert "StreamParser.response" in answer.sentence
+
+
+def test_the_time_until_the_limit_follows_the_rate():
+    examined = case(PILE, growth_bytes_s=MIB, n=[100, 400, 700, 1000])
+    limited = Case(examined.graphs, examined.timeline, memory_limit_bytes=3600 * MIB + 81 * MIB)
+    answer = judged(limited)
+    assert answer.hours_until_oom is not None
+    assert abs(answer.hours_until_oom - 1.0) < 0.02
