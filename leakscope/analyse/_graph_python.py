@@ -205,7 +205,7 @@ def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_orde
         edge_label: (E,) u4 as in agent/format.py.
         string_order: (S,) u4, place of each string in alphabetical order.
         string_pass: (S,) u1, the first pass in which an edge of that name may be used.
-        kinds: (96,) u1, for the 32 kinds their order, their first pass, and whether their value is a string.
+        kinds: (3, 32) u1, for each kind its order, its first pass, and whether its value is a string.
         last_pass: edges of a later pass are left alone.
         frontier: claimed nodes, u4, in rising `depth`.
         parent_edge, root, depth: (N,) i8, i4, i4; read and extended.
@@ -214,11 +214,11 @@ def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_orde
         raise ValueError("an array is of another length than the graph")
     start, target = edge_start.tolist(), edge_target.tolist()
     kind, value = edge_label >> layout.EDGE_KIND_SHIFT, edge_label & layout.EDGE_VALUE_MASK
-    named = kinds[64:][kind].astype(bool) & (value < len(string_order))
+    named = kinds[2][kind].astype(bool) & (value < len(string_order))
     value = np.where(named, value, 0)
-    allowed = ((kinds[32:][kind] <= last_pass) & ~(named & (string_pass[value] > last_pass))).tolist()
+    allowed = ((kinds[1][kind] <= last_pass) & ~(named & (string_pass[value] > last_pass))).tolist()
     text_order = np.where(named, string_order[value], edge_label & layout.EDGE_VALUE_MASK)
-    order = (kinds[kind].astype(np.int64) << 32 | text_order).tolist()
+    order = (kinds[0][kind].astype(np.int64) << 32 | text_order).tolist()
     edge_of, root_of, depth_of = parent_edge.tolist(), root.tolist(), depth.tolist()
     mine, coming, found = bytearray(len(root_of)), frontier.tolist()[::-1], list[int]()
     while coming or found:

@@ -23,7 +23,8 @@ _KIND_ORDER = (layout.ATTRIBUTE, layout.KEY, layout.INDEX, layout.LOCAL, layout.
 # Edges of little interest, as attribute, key or slot: every function holds its module, every class its bases.
 _SECOND_PASS = {
     "__globals__", "__builtins__", "__mro__", "__bases__", "__base__", "__subclasses__", "__module__", "__class__",
-    "__objclass__", "__loader__", "__spec__", "__type_params__", "f_back", "f_globals", "f_builtins", "f_code", "gi_code", "cr_code",
+    "__objclass__", "__loader__", "__spec__", "__type_params__", "f_back", "f_globals",
+    "f_builtins", "f_code", "gi_code", "cr_code",
 }
 _KINDS = 32
 _C_HELD, _GARBAGE = layout.ROOT_KINDS.index("c-held"), layout.ROOT_KINDS.index("garbage")

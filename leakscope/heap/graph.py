@@ -103,7 +103,7 @@ class HeapGraph:
 
     def type_name(self, node: int) -> str:
         """`module.qualname` of the type of a node."""
-        return self.types[self.type_id[node]].full
+        return self.types[int(self.type_id[node])].full
 
     def text(self, string: int) -> str:
         """A row of the string table."""

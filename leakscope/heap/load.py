@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def load(folder: Path) -> HeapGraph:
     _check_lengths(folder, columns, info)
     for name in OPTIONAL:
         columns.setdefault(name, np.zeros(len(columns["address"]), dtype=layout.COLUMNS[name]))
-    strings, types, sites = (_table(folder, names, table) for table in ("strings", "types", "sites"))
+    tables = {table: _table(folder, names, table) for table in _ROWS}
+    strings, types, sites = tables["strings"], tables["types"], tables["sites"]
     _check_edges(folder, columns)
     rows: dict[str, int] = {
         "type_id": len(types), "label": len(strings), "root_label": len(strings), "site_id": len(sites),
@@ -40,10 +42,22 @@ def load(folder: Path) -> HeapGraph:
     for name, count in rows.items():
         _check_range(folder, name, columns[name], count)
     _check_edge_labels(folder, columns["edge_label"], len(strings))
-    return HeapGraph(
-        **columns, strings=strings, types=[_type_name(folder, row) for row in types], sites=sites,
-        bounds=[(int(address), int(limit), str(what)) for address, limit, what in names.get("bounds", [])],
-        caches=names.get("caches", []), info=info)
+    return HeapGraph(**columns, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
+                     bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], info=info)
+
+
+def _is_row_of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda row: isinstance(row, list) and len(row) == len(kinds) and all(map(isinstance, row, kinds))
+
+
+# The tables of names.json: what one may be left out for, and what its rows look like.
+_ROWS: dict[str, tuple[list[Any] | None, Callable[[Any], bool]]] = {
+    "strings": (None, lambda row: isinstance(row, str)),
+    "types": (None, _is_row_of(str, str, str)),
+    "sites": ([None], lambda row: row is None or isinstance(row, dict)),  # row 0 alone: "unknown"
+    "bounds": ([], _is_row_of(int, int, str)),
+    "caches": ([], lambda row: isinstance(row, dict)),
+}
 
 
 def _damaged(sentence: str) -> SessionError:
@@ -128,13 +142,11 @@ def _check_edge_labels(folder: Path, labels: Array, string_count: int) -> None:
 
 
 def _table(folder: Path, names: dict[str, Any], table: str) -> list[Any]:
-    value = names.get(table, [None] if table == "sites" else None)  # without sites only row 0 is known: "unknown"
-    if not isinstance(value, list):
+    left_out, is_row = _ROWS[table]
+    rows = names.get(table, left_out)
+    if not isinstance(rows, list):
         raise _damaged(f"{folder / layout.NAMES_FILE} has no list of {table}.")
-    return value
-
-
-def _type_name(folder: Path, row: Any) -> TypeName:
-    if not isinstance(row, list) or len(row) not in (2, 3) or not all(isinstance(part, str) for part in row):
-        raise _damaged(f"{folder / layout.NAMES_FILE} has a type that is not [module, qualname, flags]: {row!r}.")
-    return TypeName(*row)
+    for number, row in enumerate(rows):
+        if not is_row(row):
+            raise _damaged(f"{folder / layout.NAMES_FILE} has {type(row).__name__} of another shape in row {number} of {table}.")
+    return rows
