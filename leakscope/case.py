@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from leakscope.analyse import growth, layers, retention, trend
+from leakscope.analyse import growth as growing
+from leakscope.analyse import layers as account
+from leakscope.analyse import retention as keeping
 from leakscope.analyse.components import Cycle
 from leakscope.analyse.paths import Tree
+from leakscope.analyse.trend import Slope, slowing_ratio, theil_sen
 from leakscope.heap.graph import HeapGraph
 from leakscope.model import Layer, Path
 
@@ -34,25 +37,25 @@ class Case:
     # --- time --------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def window(self) -> layers.Window:
+    def window(self) -> account.Window:
         """The part of the run after start-up."""
-        return layers.judged_window(self.timeline)
+        return account.judged_window(self.timeline)
 
     @cached_property
-    def trend(self) -> layers.MemoryTrend | None:
+    def trend(self) -> account.MemoryTrend | None:
         """How private memory moved in the window."""
-        return layers.memory_trend(self.timeline, self.window)
+        return account.memory_trend(self.timeline, self.window)
 
-    def rate_of(self, name: str) -> trend.Slope | None:
+    def rate_of(self, name: str) -> Slope | None:
         """The slope of a column of the timeline in the window, per second."""
-        points = [each for each in layers.column(self.timeline, name) if each[0] >= self.window.start_s]
-        return trend.theil_sen(points)
+        points = [each for each in account.column(self.timeline, name) if each[0] >= self.window.start_s]
+        return theil_sen(points)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Where the growth in the window went."""
-        totals = [layers.heap_totals(graph) for graph in self.compared]
-        return layers.account(self.timeline, totals, self.window)
+        totals = [account.heap_totals(graph) for graph in self.compared]
+        return account.account(self.timeline, totals, self.window)
 
     def layer(self, name: str) -> int | None:
         """The growth of one layer in bytes; None if it was not measured."""
@@ -64,7 +67,7 @@ class Case:
     def compared(self) -> list[HeapGraph]:
         """The snapshots that can be compared: taken while the program ran, after its start-up if enough are left."""
         running = [graph for graph in self.graphs if graph.info.get("kind") != "exit"] or list(self.graphs)
-        settled = [graph for graph in running if graph.t_s >= layers.import_end_s(self.timeline)]
+        settled = [graph for graph in running if graph.t_s >= account.import_end_s(self.timeline)]
         return settled if len(settled) >= LEAST_SNAPSHOTS else running
 
     @property
@@ -84,40 +87,40 @@ class Case:
     def tree(self, graph: HeapGraph) -> Tree:
         """The breadth-first tree of best names of a snapshot."""
         if id(graph) not in self._trees:
-            self._trees[id(graph)] = retention.growth_tree(graph)
+            self._trees[id(graph)] = keeping.growth_tree(graph)
         return self._trees[id(graph)]
 
     @cached_property
-    def growth(self) -> growth.Growth:
+    def growth(self) -> growing.Growth:
         """The path classes of the last snapshot over all compared ones."""
-        return growth.align([growth.path_table(graph, self.tree(graph)) for graph in self.compared])
+        return growing.align([growing.path_table(graph, self.tree(graph)) for graph in self.compared])
 
     @cached_property
-    def accumulations(self) -> list[growth.Accumulation]:
+    def accumulations(self) -> list[growing.Accumulation]:
         """Where objects pile up, most bytes first; empty with fewer than LEAST_SNAPSHOTS snapshots."""
         if len(self.compared) < LEAST_SNAPSHOTS:
             return []
-        return growth.accumulations(self.last, self.growth, LEAST_PILE_BYTES)
+        return growing.accumulations(self.last, self.growth, LEAST_PILE_BYTES)
 
     @cached_property
-    def retention(self) -> retention.Retention:
+    def retention(self) -> keeping.Retention:
         """Dominators and retained bytes of the last snapshot."""
-        return retention.Retention(self.last)
+        return keeping.Retention(self.last)
 
     @cached_property
     def garbage_bytes(self) -> list[int]:
         """What unreachable cycles keep in each compared snapshot."""
-        return [retention.garbage_bytes(graph) for graph in self.compared]
+        return [keeping.garbage_bytes(graph) for graph in self.compared]
 
     @cached_property
     def garbage_cycles(self) -> list[Cycle]:
         """The unreachable cycles of the last snapshot, by shape, most members first."""
-        return retention.garbage_cycles(self.last)
+        return keeping.garbage_cycles(self.last)
 
     @cached_property
     def type_growth(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
         """(type, objects in each compared snapshot, shallow bytes in each), by growth of bytes."""
-        totals = [growth.type_totals(graph) for graph in self.compared]
+        totals = [growing.type_totals(graph) for graph in self.compared]
         names = set().union(*totals) if totals else set()
         rows = [(name, tuple(each.get(name, (0, 0))[0] for each in totals), tuple(each.get(name, (0, 0))[1] for each in totals))
                 for name in names]
@@ -125,15 +128,15 @@ class Case:
 
     def path(self, node: int, merged: bool = True) -> Path | None:
         """The best-named path to a node of the last snapshot; None where no root reaches it."""
-        return retention.path(self.last, self.tree(self.last), node, merged)
+        return keeping.path(self.last, self.tree(self.last), node, merged)
 
     def steady(self, values: Sequence[int]) -> float | None:
         """How the growth of a number over the compared snapshots went on: 1 steady, near 0 a plateau; None unknown."""
-        return trend.slowing_ratio(list(zip(self.times_s, map(float, values))))
+        return slowing_ratio(list(zip(self.times_s, map(float, values))))
 
-    def per_second(self, values: Sequence[int]) -> trend.Slope | None:
+    def per_second(self, values: Sequence[int]) -> Slope | None:
         """The slope of a number over the compared snapshots."""
-        return trend.theil_sen(list(zip(self.times_s, map(float, values))))
+        return theil_sen(list(zip(self.times_s, map(float, values))))
 
     # --- the collector -----------------------------------------------------------------------------------------------
 

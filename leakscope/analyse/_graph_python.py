@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakscope.agent import format as layout
+from leakscope.heap import layout
 from leakscope.heap.graph import Array
 
 

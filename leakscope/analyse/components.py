@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakscope.agent import format as layout
 from leakscope.analyse import kernel
+from leakscope.heap import layout
 from leakscope.heap.graph import Array, HeapGraph
 
 # What an edge costs in a cycle that is to be read by a person; ours. The cheapest cycle is shown.

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.agent import format as layout
 from leakscope.analyse import naming, retention
 from leakscope.analyse.dominators import device_name
 from leakscope.analyse.growth import Accumulation, PathTable, masked_text, member_nodes
 from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.retention import Retention
+from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
 from leakscope.model import Layer, Location, Path, Step
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.agent import format as layout
 from leakscope.analyse.paths import Tree
+from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
 
 Array = NDArray[Any]
@@ -195,8 +195,8 @@ def _rises(values: Array) -> Array:
     """(C,) bool: columns of (K, C) whose values never fall and rise in all intervals but at most one of every four."""
     steps = np.diff(values, axis=0)
     stalls = (steps <= 0).sum(axis=0)
-    never_falls: Array = (steps >= 0).all(axis=0) & (values[-1] > values[0])
-    return never_falls & (stalls <= (len(values) - 1) // 4)
+    rising: Array = (steps >= 0).all(axis=0) & (values[-1] > values[0]) & (stalls <= (len(values) - 1) // 4)
+    return rising
 
 
 def _attributed(growth: Growth) -> tuple[Array, Array]:
@@ -273,7 +273,8 @@ def dominant_type(graph: HeapGraph, table: PathTable, row: int) -> str:
 
 def member_nodes(table: PathTable, rows: tuple[int, ...]) -> Array:
     """The nodes of path classes, ascending."""
-    return np.flatnonzero(np.isin(table.class_of, rows))
+    nodes: Array = np.flatnonzero(np.isin(table.class_of, rows))
+    return nodes
 
 
 def type_totals(graph: HeapGraph) -> dict[str, tuple[int, int]]:

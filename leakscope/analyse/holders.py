@@ -34,6 +34,11 @@ def of_type(graph: HeapGraph, name: str) -> Array:
     return np.flatnonzero(np.isin(graph.type_id, rows))
 
 
+def at_address(graph: HeapGraph, address: int) -> Array:
+    """The node with this id() in the target, or none."""
+    return np.flatnonzero((graph.address == address) & (address != 0))
+
+
 def type_names(graph: HeapGraph) -> list[str]:
     """Every type of the snapshot, by full name."""
     return sorted({known.full for known in graph.types})

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leakscope.agent import format as layout
 from leakscope.analyse.trend import Slope, level, theil_sen
+from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
 from leakscope.model import Layer
 

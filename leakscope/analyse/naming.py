@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from leakscope.agent import format as layout
+from leakscope.heap import layout
 from leakscope.heap.graph import Edge, HeapGraph
 from leakscope.model import CycleStep, Path, Step
 

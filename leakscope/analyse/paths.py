@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakscope.agent import format as layout
 from leakscope.analyse import kernel
 from leakscope.analyse.components import components
 from leakscope.analyse.reachability import held_from_outside
+from leakscope.heap import layout
 from leakscope.heap.graph import Array, HeapGraph
 
 # Which of several edges of the same level names a node best.

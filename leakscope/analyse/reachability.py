@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakscope.agent.format import IMMORTAL
 from leakscope.analyse import kernel
 from leakscope.heap.graph import Array, HeapGraph
+from leakscope.heap.layout import IMMORTAL
 
 
 def reachable(edge_start: Array, edge_target: Array, sources: Array, edge_allowed: Array | None = None) -> Array:

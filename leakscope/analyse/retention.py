@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.agent import format as layout
 from leakscope.analyse import naming
 from leakscope.analyse.components import Cycle, cycles
 from leakscope.analyse.dominators import dominators, retained_by_device
 from leakscope.analyse.paths import Tree, best_tree, path_to
 from leakscope.analyse.reachability import garbage, held_from_outside
+from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
 from leakscope.heap.roots import RANK
 from leakscope.model import Path
@@ -127,8 +127,9 @@ def below(graph: HeapGraph, nodes: Array, inside: Array) -> Array:
 def other_holders(graph: HeapGraph, tree: Tree, node: int, most: int = 3) -> list[str]:
     """Who else refers to a node, apart from the path of the tree: owners by name."""
     names: list[str] = []
+    parent = int(graph.edge_source[tree.parent_edge[node]]) if tree.parent_edge[node] >= 0 else -1
     for edge in graph.edges_to(node):
-        if edge.kind == layout.TYPE or tree.parent_edge[node] >= 0 and edge.source == graph.edge(int(tree.parent_edge[node])).source:
+        if edge.kind == layout.TYPE or edge.source == parent:
             continue
         held_by = path(graph, tree, edge.source)
         if held_by is None or tree_contains(graph, tree, edge.source, node):

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import leakscope
-from leakscope import plugins, session as sessions, verdict
+from leakscope import plugins, verdict
+from leakscope import session as sessions
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.heap.graph import HeapGraph
 from leakscope.heap.load import load
-from leakscope.model import Dismissed, Finding, Gap, Layer
+from leakscope.model import Confidence, Dismissed, Finding, Gap, Layer, Verdict, VerdictClass
 from leakscope.report import GrowthRow, ProcessInfo, Report, Series, SessionInfo, SnapshotMark
 from leakscope.units import seconds_text
 
@@ -84,7 +85,10 @@ def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
         return (), ()
     for detector in plugins.load("leakscope.detectors", ("RULE", "detect")).values():
         for found in detector.detect(case):
-            (findings if isinstance(found, Finding) else dismissed).append(found)  # type: ignore[arg-type]
+            if isinstance(found, Finding):
+                findings.append(found)
+            else:
+                dismissed.append(found)
     return tuple(findings), tuple(dismissed)
 
 
@@ -96,8 +100,9 @@ def _report(session: sessions.Session, processes: Sequence[sessions.SessionProce
     dismissed = sorted((what for each in examined for what in each.dismissed), key=lambda what: -(what.growth_bytes or 0))
     notes = [*skipped, *(note for process in processes for note in _notes(process))]
     return Report(
-        tool_version=leakscope.__version__, session=_session_info(session, processes), verdict=answer, layers=_layers(shown),
-        findings=tuple(findings), dismissed=tuple(dismissed), gaps=_gaps(session, shown, findings), notes=tuple(dict.fromkeys(notes)),
+        tool_version=leakscope.__version__, session=_session_info(session, processes), verdict=answer, layers=shown.layers,
+        findings=tuple(findings), dismissed=tuple(dismissed), gaps=_gaps(session, shown, findings),
+        notes=tuple(dict.fromkeys(notes)),
         series=_series(shown), snapshots=_marks(shown), growth=_growth_rows(shown),
         graph_explains_ratio=_explained(shown), agent_bytes=_agent_bytes(shown), app_share_ratio=None)
 
@@ -109,10 +114,6 @@ def _shown_case(examined: Sequence[verdict.Examined], findings: Sequence[Finding
             if findings[0] in each.findings:
                 return each.case
     return examined[0].case
-
-
-def _layers(case: Case) -> tuple[Layer, ...]:
-    return case.layers
 
 
 def _session_info(session: sessions.Session, processes: Sequence[sessions.SessionProcess]) -> SessionInfo:
@@ -134,8 +135,10 @@ def _process_info(process: sessions.SessionProcess) -> ProcessInfo:
     pauses = [each["pause_ns"] / 1e6 for each in done if each.get("pause_ns") is not None]
     return ProcessInfo(
         pid=process.pid, parent=process.parent, role=process.role, python=process.python, status=process.status,
-        samples=len(process.timeline()), snapshots=len(done), snapshot_method=str(done[-1].get("method", "in-place")) if done else "none",
-        longest_pause_ms=round(max(pauses), 2) if pauses else None, walk=str(done[-1].get("walk", "python")) if done else "none",
+        samples=len(process.timeline()), snapshots=len(done),
+        snapshot_method=str(done[-1].get("method", "in-place")) if done else "none",
+        longest_pause_ms=round(max(pauses), 2) if pauses else None,
+        walk=str(done[-1].get("walk", "python")) if done else "none",
         sites=str(process.info.get("sites", "off")).partition(":")[0])
 
 
@@ -153,8 +156,8 @@ def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) ->
         gaps.append(Gap("allocation site", "allocation sites were off, or too few were recorded",
                         "leakscope run --sites tracemalloc -- COMMAND"))
     if len(case.compared) < LEAST_SNAPSHOTS:
-        gaps.append(Gap("which objects grow", f"{len(case.compared)} snapshots that can be compared, {LEAST_SNAPSHOTS} are needed",
-                        "leakscope run --every 2s -- COMMAND"))
+        missing = f"{len(case.compared)} snapshots that can be compared, {LEAST_SNAPSHOTS} are needed"
+        gaps.append(Gap("which objects grow", missing, "leakscope run --every 2s -- COMMAND"))
     if any(verdict.class_of(finding).value == "native-leak" for finding in findings[:1]):
         gaps.append(Gap("which native function keeps the memory", "native allocations were not sampled", "leakscope doctor"))
     gaps.append(Gap("that it stays when the load pauses", "no settle step", "leakscope run --settle 30s -- COMMAND"))
@@ -205,12 +208,11 @@ def _agent_bytes(case: Case) -> int | None:
 
 def _empty_report(session: sessions.Session, processes: Sequence[sessions.SessionProcess]) -> Report:
     """The report of a session in which no process left evidence."""
-    from leakscope.model import Confidence, Verdict, VerdictClass
-
     duration = session.info.get("duration_s")
     length = f" in {seconds_text(duration)}" if duration else ""
     sentence = f"No Python process reported{length}: there is nothing to judge."
     gaps = tuple(Gap(str(gap.get("claim", "")), str(gap.get("missing", "")), str(gap.get("command", "")))
                  for gap in session.info.get("gaps", []))
-    return Report(leakscope.__version__, _session_info(session, processes),
-                  Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, sentence), (Layer("total", None, "rss"),), (), gaps=gaps)
+    answer = Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, sentence)
+    total = (Layer("total", None, "rss"),)
+    return Report(leakscope.__version__, _session_info(session, processes), answer, total, (), gaps=gaps)

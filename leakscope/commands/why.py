@@ -75,14 +75,12 @@ def _graphs(evidence: sessions.Session, pid: int | None, snapshot: int | None) -
 def _find(evidence: sessions.Session, type_name: str | None, address: int | None, pid: int | None,
           snapshot: int | None) -> list[Holder]:
     """The holders in the first process that has such objects."""
-    import numpy as np
-
     from leakscope.analyse import holders
 
     known: set[str] = set()
     for _, graph in _graphs(evidence, pid, snapshot):
         if address is not None:
-            nodes = np.array([graph.index_of[address]] if address in graph.index_of else [], dtype=np.int64)
+            nodes = holders.at_address(graph, address)
         else:
             nodes = holders.of_type(graph, str(type_name))
             known.update(holders.type_names(graph))

@@ -81,8 +81,8 @@ def _finding(case: Case, cycle: Cycle, size: int, growth: int, why: str) -> Find
     graph = case.last
     steps = naming.name_cycle(graph, cycle.edges)
     owner = " -> ".join(f"{step.type}{step.edge}" for step in steps)
-    path = Path(tuple(Step(step.type, step.type, step.edge, "yes", ("nothing outside the cycle refers to it",)) for step in steps),
-                "garbage", owner, owner)
+    unreferenced = ("nothing outside the cycle refers to it",)
+    path = Path(tuple(Step(step.type, step.type, step.edge, "yes", unreferenced) for step in steps), "garbage", owner, owner)
     share = evidence.share_of_growth(case.trend, case.times_s, growth)
     arrows = " -> ".join(bytes_text(each) for each in case.garbage_bytes)
     reasons = [f"unreachable objects keep {arrows}", why]

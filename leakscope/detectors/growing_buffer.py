@@ -15,7 +15,7 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS107", "growing-buffer", "One object gets larger and larger")
-REMEDY = ("Flush it, keep a bounded window of it, or an aggregate instead of every value.")
+REMEDY = "Flush it, keep a bounded window of it, or an aggregate instead of every value."
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

@@ -16,7 +16,8 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS104", "growing-registry", "A registry of the standard library that only grows")
-REMEDY = ("Register once for the process, or unregister when the subject ends (atexit.unregister, finalize.detach, removeHandler).")
+REMEDY = ("Register once for the process, or unregister when the subject ends (atexit.unregister, finalize.detach, "
+          "removeHandler).")
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

@@ -15,7 +15,8 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS109", "held-by-native-code", "Objects are held by references that no Python object accounts for")
-REMEDY = ("Close or free the native handle that keeps them, or look for a missing Py_DECREF in the extension that makes them.")
+REMEDY = ("Close or free the native handle that keeps them, or look for a missing Py_DECREF in the extension that "
+          "makes them.")
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

@@ -16,7 +16,8 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS102", "unbounded-lru-cache", "A functools cache that keeps every call")
-REMEDY = ("Give the cache a maxsize, take the varying argument out of its key, and do not decorate methods: self is part of the key.")
+REMEDY = ("Give the cache a maxsize, take the varying argument out of its key, and do not decorate methods: self is "
+          "part of the key.")
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

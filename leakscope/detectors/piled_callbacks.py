@@ -16,7 +16,7 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS106", "listeners-never-removed", "Callbacks are added and never removed")
-REMEDY = ("Disconnect in a finally (or keep the handle and remove it); hold bound methods by weakref.WeakMethod.")
+REMEDY = "Disconnect in a finally (or keep the handle and remove it); hold bound methods by weakref.WeakMethod."
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

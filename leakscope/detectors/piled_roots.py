@@ -15,7 +15,7 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS108", "piled-up-threads-or-contexts", "Threads, tasks or callbacks of the interpreter pile up")
-REMEDY = ("End them: a pool of fixed size, a sentinel for each worker, a timeout for each task.")
+REMEDY = "End them: a pool of fixed size, a sentinel for each worker, a timeout for each task."
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

@@ -16,7 +16,8 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS105", "piled-up-tasks", "Tasks, futures or suspended generators pile up")
-REMEDY = ("Discard finished tasks (add_done_callback(container.discard)); give waiting ones a timeout or cancel them; close generators.")
+REMEDY = ("Discard finished tasks (add_done_callback(container.discard)); give waiting ones a timeout or cancel them; "
+          "close generators.")
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

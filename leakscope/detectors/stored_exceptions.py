@@ -16,7 +16,8 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS103", "stored-exceptions", "Exceptions are kept, and with them every local variable on their way")
-REMEDY = ("Store the text of the exception, or error.with_traceback(None): the traceback keeps every local variable of every frame.")
+REMEDY = ("Store the text of the exception, or error.with_traceback(None): the traceback keeps every local variable of "
+          "every frame.")
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

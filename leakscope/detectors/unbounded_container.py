@@ -18,7 +18,7 @@ from leakscope.detectors._piles import detect_shape
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS101", "unbounded-container", "A container that only grows")
-REMEDY = ("Bound it (an LRU or TTL cache, a deque with maxlen), or remove each entry when what it is for has ended.")
+REMEDY = "Bound it (an LRU or TTL cache, a deque with maxlen), or remove each entry when what it is for has ended."
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:

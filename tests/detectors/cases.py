@@ -28,7 +28,8 @@ def case(text: str, growth_bytes_s: float = 200_000.0, gc: dict[str, Any] | None
     for graph in graphs:
         graph.info["gc"] = {"enabled": True, "thresholds": [700, 10, 10], **(gc or {})}
     length = 10.0 * (len(graphs) - 1) + 1
-    samples = timeline(length, rss_bytes=lambda t: 50 * MIB + growth_bytes_s * t, anon_bytes=lambda t: 40 * MIB + growth_bytes_s * t)
+    samples = timeline(length, rss_bytes=lambda t: 50 * MIB + growth_bytes_s * t,
+                       anon_bytes=lambda t: 40 * MIB + growth_bytes_s * t)
     return Case(graphs, samples)
 
 
