@@ -1,0 +1,120 @@
+"""What can be said of a type without running its code.
+
+A metaclass may override `__getattribute__`, `__mro__`, `__module__`, `__qualname__`, `__eq__` or `__hash__`. So types are read through
+the descriptors of `type` itself, accepted only when they give an exact str or tuple, and told apart by id().
+"""
+
+import gc
+import sys
+import types
+
+_mro = type.__dict__["__mro__"].__get__
+qualname_of = type.__dict__["__qualname__"].__get__
+dict_of = type.__dict__["__dict__"].__get__
+flags_of = type.__dict__["__flags__"].__get__
+dictoffset_of = type.__dict__["__dictoffset__"].__get__
+basicsize_of = type.__dict__["__basicsize__"].__get__
+
+HEAP_TYPE = 1 << 9
+HAVE_GC = 1 << 14
+MANAGED_DICT = 1 << 4 if sys.version_info >= (3, 11) else 0
+_MISSING = object()
+
+
+def mro_of(cls):
+    """Return the MRO; a type that is still being made has none: then itself and `object`."""
+    return _mro(cls) or (cls, object)
+
+
+def is_class(thing):
+    """True if `thing` is a type; asks the type of the thing, never the thing."""
+    return any(base is type for base in mro_of(type(thing)))
+
+
+def mro_ids(cls):
+    """Return the set of id() of the classes in the MRO of `cls`."""
+    return set(map(id, mro_of(cls)))
+
+
+def namespace_of(cls):
+    """Return the dict of a class itself (not a proxy, not a copy)."""
+    proxy = gc.get_referents(dict_of(cls))
+    return proxy[0] if proxy else {}  # a static type that nobody has used yet has no dict
+
+
+def lookup(cls, name):
+    """Return (found, value) of the first class in the MRO that has `name`, as the interpreter would find it."""
+    for base in mro_of(cls):
+        value = dict.get(namespace_of(base), name, _MISSING)
+        if value is not _MISSING:
+            return True, value
+    return False, None
+
+
+def has_get(thing):
+    """True if `thing` is a descriptor: a read through it could run code."""
+    return any("__get__" in namespace_of(base) for base in mro_of(type(thing)))
+
+
+def is_safe_name(cls, name):
+    """True if object.__getattribute__(instance, name) cannot run code of the target.
+
+    Plain values, functions (they would be bound, no more) and C members are safe; every other descriptor is not.
+    """
+    found, value = lookup(cls, name)
+    if not found:
+        return True
+    return type(value) is types.MemberDescriptorType or type(value) is types.FunctionType or not has_get(value)
+
+
+def names_of(cls):
+    """Return (module, qualname) of a type, "?" where the type hides them."""
+    qualname = qualname_of(cls)
+    if type(qualname) is not str:
+        qualname = "?"
+    if flags_of(cls) & HEAP_TYPE:
+        module = dict.get(namespace_of(cls), "__module__")
+        return (module if type(module) is str else "?"), qualname
+    # The name of a static type is "module.name" in C; type.__module__ splits it and runs nothing else.
+    module = type.__dict__["__module__"].__get__(cls)
+    return (module if type(module) is str else "builtins"), qualname
+
+
+def flag_letters(cls):
+    """Return the flags of names.json: "h" heap type, "g" tracked by the collector, "d" its instances have a __dict__."""
+    flags = flags_of(cls)
+    letters = ("h" if flags & HEAP_TYPE else "") + ("g" if flags & HAVE_GC else "")
+    return letters + ("d" if flags & MANAGED_DICT or dictoffset_of(cls) else "")
+
+
+def is_managed(cls):
+    """True if instances keep their attributes inline until somebody asks for __dict__ (3.11 and later)."""
+    return bool(flags_of(cls) & MANAGED_DICT)
+
+
+def has_dict(cls):
+    """True if instances of `cls` may have a __dict__."""
+    return bool(flags_of(cls) & MANAGED_DICT or dictoffset_of(cls))
+
+
+def has_safe_size(cls):
+    """True if sys.getsizeof runs C code only: the first __sizeof__ of the MRO belongs to a C type."""
+    found, value = lookup(cls, "__sizeof__")
+    return found and type(value) is types.MethodDescriptorType
+
+
+def members_of(cls):
+    """Return [(name, descriptor)] of the C members and slots of `cls`, most derived class first."""
+    members = []
+    for base in mro_of(cls):
+        for name, value in list(namespace_of(base).items()):
+            if type(value) is types.MemberDescriptorType and type(name) is str and name[:2] + name[-2:] != "____":
+                members.append((name, value))
+            elif type(value) is types.MemberDescriptorType and type(name) is str and name in _DUNDER_MEMBERS:
+                members.append((name, value))
+    return members
+
+
+# Members with two underscores that hold objects; the others (__dictoffset__, __weakrefoffset__, ...) hold numbers.
+_DUNDER_MEMBERS = frozenset(("__self__", "__func__", "__wrapped__", "__callback__", "__objclass__", "__thisclass__",
+                             "__self_class__", "__origin__", "__args__", "__parameters__"))

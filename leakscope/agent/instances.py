@@ -1,0 +1,214 @@
+"""Reading any object that has no reader of its own: instances of classes, and objects of C types.
+
+What an object refers to is what its tp_traverse shows (gc.get_referents). The names come from asking: object.__getattribute__, called
+unbound, with names that run no code of the target (classes.is_safe_name), and a name fits where it gives the very same object.
+On 3.11 and later this leaves the inline attributes inline. What worked once is tried first for the next instance of the type.
+"""
+
+import gc
+import types
+from itertools import repeat
+from operator import is_
+
+from . import classes
+from .format import ELEMENT, EDGE_KIND_SHIFT, TYPE, UNKNOWN
+
+_getattribute = object.__getattribute__
+_get_referents = gc.get_referents
+TYPE_LABEL = TYPE << EDGE_KIND_SHIFT
+UNKNOWN_LABEL = UNKNOWN << EDGE_KIND_SHIFT
+ELEMENT_LABEL = ELEMENT << EDGE_KIND_SHIFT
+_MOST_SEARCHES = 40  # of one type, for names that the type does not show
+_MOST_PLANS = 64
+
+# Getset descriptors of C types that only hand out what is there. (type name -> names); the types are looked up by `extra_names`.
+EXTRA = {
+    ("builtins", "BaseException"): ("args", "__traceback__", "__context__", "__cause__"),
+    ("builtins", "traceback"): ("tb_next", "tb_frame"),
+    ("builtins", "builtin_function_or_method"): ("__self__",),
+    ("builtins", "getset_descriptor"): ("__objclass__",),
+    ("_asyncio", "Future"): ("_loop", "_result", "_exception"),
+    ("_asyncio", "Task"): ("_coro", "_fut_waiter", "_loop", "_result", "_exception"),
+    ("_io", "TextIOWrapper"): ("buffer",),
+    ("_io", "BufferedReader"): ("raw",),
+    ("_io", "BufferedWriter"): ("raw",),
+    ("_io", "BufferedRandom"): ("raw",),
+    ("_thread", "_localdummy"): (),
+}
+
+
+class InstanceReader:
+    """Reads the instances of one class: call it with an instance, get (targets, labels).
+
+    Keeps the id and the names of the class, never the class: nothing here may count as a reference to it.
+    """
+
+    def __init__(self, walk, cls):
+        self.walk = walk
+        self.names = walk.names
+        self.class_id = id(cls)
+        self.has_dict = classes.has_dict(cls)
+        self.managed = classes.is_managed(cls)
+        self.known = []  # attribute names that worked, in the order of the referents
+        self.candidates = None
+        self.plans = {}
+        self.searches = 0
+        self.extra = extra_names(cls)
+        self.rest = _word_for_the_rest(cls)
+
+    def __call__(self, thing):
+        referents = _get_referents(thing)
+        plan = self.plans.get(len(referents))
+        if plan is not None:
+            names, labels, dict_place = plan
+            try:
+                if all(map(is_, map(_getattribute, repeat(thing), names), referents)) and (
+                        dict_place is None or type(referents[dict_place]) is dict):
+                    if dict_place is not None:
+                        self.walk.name_space(referents[dict_place])
+                    return referents, labels
+            except AttributeError:
+                pass
+        return referents, self.name_all(thing, referents)
+
+    def name_all(self, thing, referents):
+        """Return the labels of all referents of an instance, and keep a plan if its order can be used again."""
+        labels = [None] * len(referents)
+        places = {}
+        for place, target in enumerate(referents):
+            places.setdefault(id(target), []).append(place)
+        if self.class_id in places:
+            labels[places[self.class_id].pop()] = TYPE_LABEL
+        found = {}
+        self._ask(thing, self.known, places, labels, found)
+        if None in labels:
+            self._ask_extra(thing, places, labels)
+        dict_place = self._own_dict(thing, referents, labels)
+        if None in labels and self.searches < _MOST_SEARCHES:
+            self.searches += 1
+            if self.candidates is None:
+                self.candidates = candidate_names(type(thing))
+            self._ask(thing, self.candidates, places, labels, found)
+            if dict_place is None:
+                dict_place = self._own_dict(thing, referents, labels)
+        rest = self.names.internal_label(self.rest) if self.rest else UNKNOWN_LABEL
+        labels = [rest if label is None else label for label in labels]
+        self._keep_plan(found, labels, dict_place)
+        return labels
+
+    def _ask(self, thing, names, places, labels, found):
+        for name in names:
+            try:
+                value = _getattribute(thing, name)
+            except Exception:  # not set on this instance; a C getter may say so in its own way
+                continue
+            waiting = places.get(id(value))
+            if waiting:
+                place = waiting.pop(0)
+                labels[place] = self.names.attribute_label(name)
+                found[place] = name
+                if name not in self.known:
+                    self.known.append(name)
+
+    def _ask_extra(self, thing, places, labels):
+        for name, getter in self.extra:
+            try:
+                value = getter(thing)
+            except Exception:
+                continue
+            waiting = places.get(id(value))
+            if waiting:
+                label = self.names.internal_label if name.startswith("_") else self.names.attribute_label
+                labels[waiting.pop(0)] = label(name)
+
+    def _own_dict(self, thing, referents, labels):
+        """Return the place of the instance's __dict__ among the referents and label it; None if there is none."""
+        if not self.has_dict:
+            return None
+        for place in range(len(referents) - 1, -1, -1):
+            if labels[place] is None and type(referents[place]) is dict and self._is_own(thing, referents[place]):
+                labels[place] = self.names.internal_label("__dict__")
+                self.walk.name_space(referents[place])
+                return place
+        return None
+
+    def _is_own(self, thing, candidate):
+        """True if `candidate` is the __dict__ of `thing`: an attribute read gives what the dict holds under that name."""
+        if not self.managed:
+            return True
+        cls = type(thing)
+        for tried, (key, value) in enumerate(list(dict.items(candidate))[:8]):
+            if type(key) is str and classes.is_safe_name(cls, key):
+                try:
+                    return _getattribute(thing, key) is value
+                except AttributeError:
+                    return False
+        return False
+
+    def _keep_plan(self, found, labels, dict_place):
+        """A plan is good when the asked names cover the first referents and the type or the dict the others."""
+        names = []
+        while len(names) in found:
+            names.append(found[len(names)])
+        rest = len(labels) - len(names)
+        if rest == (dict_place is not None) + (TYPE_LABEL in labels) and len(self.plans) < _MOST_PLANS:
+            # The known names in the order of the referents: the next instance with fewer attributes is named right.
+            self.known = names + [name for name in self.known if name not in names]
+            self.plans[len(labels)] = (tuple(names), labels, dict_place)
+
+
+def extra_names(cls):
+    """Return [(name, getter)]: the C members of `cls` and the harmless getters of EXTRA along its MRO."""
+    getters = [(name, member.__get__) for name, member in classes.members_of(cls)]
+    for base in classes.mro_of(cls):
+        if not classes.flags_of(base) & classes.HEAP_TYPE or classes.names_of(base)[0] in ("_asyncio", "_io", "_thread"):
+            for name in EXTRA.get(classes.names_of(base), ()):
+                getter = dict.get(classes.namespace_of(base), name)
+                if type(getter) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+                    getters.append((name, getter.__get__))
+    return getters
+
+
+def _word_for_the_rest(cls):
+    """Return what unnamed referents of a C type are called, "" where there is no word."""
+    module, qualname = classes.names_of(cls)
+    if (module, qualname) in (("_asyncio", "Task"), ("_asyncio", "Future")):
+        return "_callbacks"
+    if "iterator" in qualname or qualname in ("zip", "map", "filter", "enumerate", "reversed") or module == "itertools":
+        return "iterated"
+    if any(classes.names_of(base)[1] in ("ReferenceType", "weakref", "ProxyType", "weakproxy") for base in classes.mro_of(cls)):
+        return "__callback__"
+    return ""
+
+
+def candidate_names(cls):
+    """Return the attribute names that the code of a class mentions and that are safe to ask for, likely ones first."""
+    names = {}
+    bases = list(classes.mro_of(cls)) + list(classes.mro_of(type(cls)))
+    for base in bases:
+        if classes.flags_of(base) & classes.HEAP_TYPE:
+            for name, value in list(dict.items(classes.namespace_of(base))):
+                if type(name) is str and name[:2] != "__":
+                    names[name] = None
+                for code in _codes_in(value):
+                    names.update(dict.fromkeys(code.co_names))
+                if type(name) is str and name == "__annotations__" and type(value) is dict:
+                    names.update((word, None) for word in list(value) if type(word) is str)
+    return [name for name in names if classes.is_safe_name(cls, name)]
+
+
+def _codes_in(value):
+    """Yield the code objects of a class attribute: of functions, methods and properties, and of the functions inside."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        kind = type(value)
+        if kind is types.FunctionType:
+            waiting.append(value.__code__)
+        elif kind is types.CodeType:
+            yield value
+            waiting.extend(const for const in value.co_consts if type(const) is types.CodeType)
+        elif kind is staticmethod or kind is classmethod:
+            waiting.append(value.__func__)
+        elif kind is property:
+            waiting.extend((value.fget, value.fset))

@@ -1,0 +1,250 @@
+"""Names that may be shown, and the string table of a snapshot.
+
+Private by default: a name is shown when it is the program's own word. Attribute, variable, function, class and module names are;
+a dict key, thread name or task name is one only if it is a constant of the program's code and looks like a name. Everything else is
+shown as type and length: `str:17`, `int`, `tuple:2`.
+"""
+
+import os
+import re
+import types
+
+from . import classes
+from .format import ATTRIBUTE, CELL, EDGE_KIND_SHIFT, EDGE_VALUE_MASK, INTERNAL, KEY, KEY_OBJECT, LOCAL
+
+LONGEST_NAME = 60
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ ./:-]*\Z")
+_LONG_NUMBER = re.compile(r"[0-9]{6}")
+_NUMBERED = re.compile(r"(.*?)[-_ ]?[0-9]{1,5}\Z")
+_DEFAULT_NAME = re.compile(r"(MainThread|(Thread|Dummy|Task)-[0-9]+( \([A-Za-z_][A-Za-z0-9_]*\))?|ThreadPoolExecutor-[0-9]+_[0-9]+"
+                           r"|asyncio_[0-9]+|QueueFeederThread|QueueManagerThread)\Z")
+_QUOTED = re.compile(r"\"([A-Za-z_][A-Za-z0-9_ ./:-]{0,59})\"|'([A-Za-z_][A-Za-z0-9_ ./:-]{0,59})'")
+_LARGEST_SOURCE_BYTES = 1 << 20
+_LIBRARY = re.compile(r".*[/\\]((?:site|dist)-packages[/\\].*|python3\.[0-9]+[/\\].*)\Z")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_ ./\\:<>+-]+\Z")
+
+# Words of modules that were imported long ago: their code objects are gone, so their sources are asked, once a process.
+_words_of_sources = {}
+
+
+def is_name_like(text):
+    """True if `text` (an exact str) reads like a name and holds no long number or address."""
+    return len(text) <= LONGEST_NAME and _NAME.match(text) is not None and _LONG_NUMBER.search(text) is None
+
+
+def file_name(path):
+    """Return a source file relative to the working directory, or from site-packages or the standard library on."""
+    if type(path) is not str or not _FILE_NAME.match(path):
+        return "?"
+    library = _LIBRARY.match(path)
+    if library:
+        return library.group(1)
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:
+        here = os.sep
+    if path.startswith(here):
+        return path[len(here):]
+    return os.path.join(*path.split(os.sep)[-2:]) if os.path.isabs(path) else path
+
+
+class Names:
+    """The string table: `strings` (row 0 is ""), and the masking of everything that becomes a row."""
+
+    def __init__(self):
+        self.strings = [""]
+        self.constants = set()
+        self._rows = {"": 0}
+        self._codes = set()
+        self._shown = {}
+        self._files = {}
+        self._lengths = {}
+
+    def row(self, text):
+        """Return the row of `text`, which must be fit to be shown."""
+        row = self._rows.get(text)
+        if row is None:
+            row = self._rows[text] = len(self.strings)
+            self.strings.append(text)
+        return row
+
+    # --- constants of the program ---
+
+    def learn_code(self, code):
+        """Take in the constants and names of a code object and of those inside it."""
+        codes, constants = self._codes, self.constants
+        waiting = [code]
+        while waiting:
+            code = waiting.pop()
+            if id(code) in codes:
+                continue
+            codes.add(id(code))
+            constants.update(code.co_names)
+            for value in code.co_consts:
+                kind = type(value)
+                if kind is str:
+                    constants.add(value)
+                elif kind is tuple or kind is frozenset:
+                    constants.update(_strings_in(value))
+                elif kind is types.CodeType:
+                    waiting.append(value)
+
+    def learn_functions(self, functions):
+        """Take in the code of exact Python functions."""
+        for function in functions:
+            self.learn_code(function.__code__)
+
+    def learn_sources(self, modules):
+        """Take in the quoted words of the sources of the program's own modules (not the standard library, not site-packages)."""
+        for module in modules:
+            if type(module) is types.ModuleType:
+                path = dict.get(types.ModuleType.__dict__["__dict__"].__get__(module) or {}, "__file__")
+                if type(path) is str and path.endswith(".py") and not _LIBRARY.match(path):
+                    self.constants.update(_words_of(path))
+
+    def is_constant(self, text):
+        """True if `text` is a word of the program and reads like a name."""
+        return text in self.constants and is_name_like(text)
+
+    # --- texts ---
+
+    def key(self, key):
+        """Return the row of a mapping's key."""
+        if type(key) is not str:
+            return self.row(self._other_key(key))
+        row = self._shown.get(key)
+        if row is None:
+            if not self.is_constant(key):
+                return self._masked(key)
+            row = self._shown[key] = self.row("'%s'" % key)
+        return row
+
+    def _masked(self, text):
+        length = len(text)
+        row = self._lengths.get(length)
+        if row is None:
+            row = self._lengths[length] = self.row("str:%d" % length)
+        return row
+
+    def _other_key(self, key):
+        kind = type(key)
+        if key is None or kind is bool:
+            return str(key)
+        if kind in (bytes, tuple, frozenset):
+            return "%s:%d" % (kind.__name__, len(key))
+        if kind in (int, float, complex):
+            return kind.__name__
+        if kind is types.FunctionType or kind is types.BuiltinFunctionType:
+            name = key.__qualname__
+            return self.strings[self.dotted(name)] if type(name) is str else kind.__name__
+        return self.strings[self.dotted(classes.qualname_of(key if classes.is_class(key) else kind))]
+
+    def attribute(self, name):
+        """Return the row of an attribute or variable name; what is no identifier is masked."""
+        if type(name) is not str:
+            return self.key(name)
+        row = self._rows.get(name)
+        if row is not None:
+            return row
+        if name.isidentifier() and len(name) <= LONGEST_NAME and _LONG_NUMBER.search(name) is None:
+            return self.row(name)
+        if name[:1] == "." and name[1:].isdigit():  # the iterable of a comprehension
+            return self.row(name)
+        return self._masked(name)
+
+    def dotted(self, name):
+        """Return the row of a module, class or function name; parts that are no identifiers are masked."""
+        if type(name) is not str:
+            return self.row("?")
+        row = self._rows.get(name)
+        if row is None:
+            row = self.row(".".join(self._part(part) for part in name.split("."))[:200])
+        return row
+
+    def _part(self, part):
+        return part if part in _CODE_NAMES else self.strings[self.attribute(part)]
+
+    def given(self, name):
+        """Return the text of a name that the program gave to a thread or task, quoted, or masked."""
+        if type(name) is not str:
+            return type(name).__name__
+        if _DEFAULT_NAME.match(name) or self.is_constant(name):
+            return "'%s'" % name
+        stem = _NUMBERED.match(name)
+        if stem and is_name_like(name) and (stem.group(1) in self.constants or stem.group(0)[:len(stem.group(1)) + 1] in self.constants):
+            return "'%s'" % name
+        return "str:%d" % len(name)
+
+    def place(self, code, line=None):
+        """Return "parse() at app.py:12" for a code object."""
+        name = getattr(code, "co_qualname", code.co_name)
+        if type(name) is not str:
+            name = code.co_name
+        shown = self.strings[self.dotted(name)]
+        path = code.co_filename
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = file_name(path)
+        return "%s at %s:%d" % (shown if name == "<module>" else shown + "()", file, line or code.co_firstlineno)
+
+    # --- edges ---
+
+    def key_label(self, key):
+        """Return the code of an edge from a mapping to the value under `key`."""
+        return KEY << EDGE_KIND_SHIFT | self.key(key)
+
+    def key_object_label(self, key):
+        """Return the code of an edge from a mapping to the key itself."""
+        return KEY_OBJECT << EDGE_KIND_SHIFT | self.key(key)
+
+    def attribute_label(self, name):
+        """Return the code of an edge by an attribute name."""
+        return ATTRIBUTE << EDGE_KIND_SHIFT | self.attribute(name)
+
+    def local_label(self, name):
+        """Return the code of an edge by a local variable."""
+        return LOCAL << EDGE_KIND_SHIFT | self.attribute(name)
+
+    def cell_label(self, name):
+        """Return the code of an edge from the closure of a function to a cell."""
+        return CELL << EDGE_KIND_SHIFT | self.attribute(name)
+
+    def internal_label(self, name):
+        """Return the code of an edge that C code calls `name`, one of our own words."""
+        return INTERNAL << EDGE_KIND_SHIFT | self.row(name) & EDGE_VALUE_MASK
+
+    def held(self):
+        """Return {id: count}: the references of the tables that gc.get_referents does not show, the keys of dicts of strings."""
+        held = {}
+        for table in (self._rows, self._shown, self._files):
+            for text in table:
+                held[id(text)] = held.get(id(text), 0) + 1
+        return held
+
+
+_CODE_NAMES = frozenset(("<locals>", "<lambda>", "<module>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"))
+
+
+def _strings_in(values):
+    """Yield the exact strings in a constant tuple or frozenset, however deep."""
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            yield value
+        elif kind is tuple or kind is frozenset:
+            yield from _strings_in(value)
+
+
+def _words_of(path):
+    """Return the quoted words of a source file, from a table that lives as long as the agent."""
+    words = _words_of_sources.get(path)
+    if words is None:
+        text = ""
+        try:
+            if os.stat(path).st_size <= _LARGEST_SOURCE_BYTES:
+                with open(path, "rb") as file:
+                    text = file.read().decode("utf-8", "ignore")
+        except OSError:
+            pass
+        words = _words_of_sources[path] = frozenset(a or b for a, b in _QUOTED.findall(text))
+    return words

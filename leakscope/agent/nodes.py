@@ -1,0 +1,216 @@
+"""What is said of each node beyond its edges: type, kind, state, length, label, reference count."""
+
+import gc
+import sys
+import types
+import weakref
+from array import array
+from functools import lru_cache
+
+from . import classes, columns, roots
+from .format import IMMORTAL, NODE_KINDS
+from .readers import CONTAINERS, GENERATORS, container_of
+
+_UNKNOWN, _LIVE, _ENDED = range(3)
+_IMMORTAL_FROM = 1 << 29
+_lru_cache_wrapper = type(lru_cache(lambda: None))
+_LENGTHS = {container: container.__len__ for container in CONTAINERS}
+
+
+class Nodes:
+    """The columns of the nodes of a finished walk; `types` and `caches` are those of names.json."""
+
+    def __init__(self, walk):
+        self.walk = walk
+        self.types = []
+        self.caches = []
+        rows = {}
+        kinds, lengths, states, labellers = [], [], [], []
+        type_id = columns.column("type_id")
+        for thing in walk.objects:
+            cls = type(thing)
+            row = rows.get(id(cls))
+            if row is None:
+                row = rows[id(cls)] = len(self.types)
+                self._describe(cls, thing)
+                kind = kind_of(cls)
+                kinds.append(NODE_KINDS.index(kind))
+                container = container_of(cls)
+                lengths.append(_LENGTHS[container] if container else None)
+                states.append(_state_reader(cls))
+                labellers.append(getattr(self, "_label_" + kind, None))
+            type_id.append(row)
+        self.columns = {"type_id": type_id, "kind": columns.column("kind", map(kinds.__getitem__, type_id))}
+        self.columns["length"] = self._by_type(type_id, lengths, "length")
+        self.columns["state"] = self._by_type(type_id, states, "state")
+        self.columns["label"] = self._by_type(type_id, labellers, "label")
+        self.columns["device"] = columns.column("device", bytes(len(type_id)))
+        self._memories()
+
+    def _describe(self, cls, thing):
+        names = self.walk.names
+        module, qualname = classes.names_of(cls)
+        if id(cls) in self.walk.own_ids:
+            module, qualname = "", "memory"
+        self.types.append([names.strings[names.dotted(module)] if module else "", names.strings[names.dotted(qualname)],
+                           classes.flag_letters(cls)])
+
+    def _by_type(self, type_id, readers, name):
+        """Return a column of reader(object) for the types that have a reader, 0 for the others."""
+        values = columns.column(name, bytes(array(columns.column(name).typecode).itemsize * len(type_id)) and [0] * len(type_id))
+        wanted = [reader is not None for reader in readers]
+        if any(wanted):
+            objects = self.walk.objects
+            for place, row in enumerate(type_id):
+                if wanted[row]:
+                    try:
+                        values[place] = readers[row](objects[place])
+                    except Exception as error:
+                        self.walk.note("%s of a node could not be read (%s)" % (name, type(error).__name__))
+        return values
+
+    def _memories(self):
+        for memory in self.walk.memories.values():
+            row = self.walk.index.get(id(memory))
+            if row is not None:
+                self.columns["kind"][row] = NODE_KINDS.index(memory.kind)
+                self.columns["device"][row] = memory.device
+
+    def addresses(self):
+        """Return the column `address`: 0 for memory that is no object."""
+        addresses = columns.column("address", map(id, self.walk.objects))
+        for memory in self.walk.memories.values():
+            row = self.walk.index.get(id(memory))
+            if row is not None:
+                addresses[row] = 0
+        return addresses
+
+    def bounds(self):
+        """Return [address, limit, what] of the containers that declare a limit."""
+        return [list(bound) for bound in self.walk.bounds]
+
+    def refcounts(self):
+        """Return the column `refcount`: what the target itself refers with. Call it when readers and other lists are gone."""
+        walk = self.walk
+        objects = walk.objects
+        ours = list(map(sys.getrefcount, [object()]))[0]  # the list, and the argument
+        counts = list(map(sys.getrefcount, objects))
+        held = walk.names.held()
+        for thing in walk.own:
+            if thing is not objects:
+                for target in gc.get_referents(thing):
+                    held[id(target)] = held.get(id(target), 0) + 1
+        for row, count in enumerate(counts):
+            counts[row] = IMMORTAL if count >= _IMMORTAL_FROM else max(count - ours, 0)
+        for address, count in held.items():
+            row = walk.index.get(address, -1)
+            if row >= 0 and counts[row] != IMMORTAL:
+                counts[row] = max(counts[row] - count, 0)
+        for memory in walk.memories.values():
+            row = walk.index.get(id(memory))
+            if row is not None:
+                counts[row] = IMMORTAL
+        return columns.column("refcount", counts)
+
+    # --- labels ---
+
+    def _text(self, text):
+        return self.walk.names.row(text)
+
+    def _dotted(self, *parts):
+        names = self.walk.names
+        shown = [names.strings[names.dotted(part)] for part in parts if type(part) is str and part and part != "builtins"]
+        return ".".join(shown)
+
+    def _label_module(self, thing):
+        text = self.walk.labels.get(id(thing))
+        if text is None:
+            space = types.ModuleType.__dict__["__dict__"].__get__(thing)
+            text = "module " + self._dotted(dict.get(space or {}, "__name__"))
+        return self._text(text)
+
+    def _label_type(self, thing):
+        return self._text("class " + self._dotted(*classes.names_of(thing)))
+
+    def _label_function(self, thing):
+        if type(thing) is types.FunctionType:
+            return self._text(self._dotted(thing.__module__, thing.__qualname__) + "()")
+        return self._text(self._dotted(thing.__name__) + "()")
+
+    def _label_code(self, thing):
+        return self._text("code of " + self.walk.names.place(thing))
+
+    def _label_frame(self, thing):
+        return self._text(self.walk.names.place(thing.f_code, thing.f_lineno))
+
+    def _label_generator(self, thing):
+        kind = type(thing)
+        word, code = (("generator", "gi_code") if kind is types.GeneratorType else ("coroutine", "cr_code")
+                      if kind is types.CoroutineType else ("async generator", "ag_code"))
+        return self._text("%s %s" % (word, self.walk.names.place(getattr(thing, code))))
+
+    def _label_task(self, thing):
+        return self._text(roots.task_label(self.walk, thing)) if type(thing).__module__ == "_asyncio" else 0
+
+    def _label_thread(self, thing):
+        for ident, known in list(dict.items(sys.modules["threading"]._active)):
+            if known is thing:
+                return self._text(self.walk.thread_label(ident))
+        return 0
+
+    def _label_cache(self, thing):
+        for target in gc.get_referents(thing):
+            if type(target) is types.FunctionType:
+                name = self._dotted(target.__module__, target.__qualname__)
+                info = _lru_cache_wrapper.cache_info(thing)
+                self.caches.append({"address": id(thing), "name": name, "maxsize": info[2], "currsize": info[3],
+                                    "hits": info[0], "misses": info[1]})
+                if info[2] is not None:
+                    self.walk.bound(thing, info[2], "maxsize")
+                return self._text("lru_cache of %s()" % name)
+        return 0
+
+
+def kind_of(cls):
+    """Return the word of NODE_KINDS for instances of a type."""
+    mro = classes.mro_ids(cls)
+    if id(type) in mro:
+        return "type"
+    thread = sys.modules["threading"].Thread
+    task = sys.modules["_asyncio"].__dict__.get("Task") if "_asyncio" in sys.modules else None
+    for kind, bases in (("module", (types.ModuleType,)), ("function", (types.FunctionType, types.BuiltinFunctionType)),
+                        ("code", (types.CodeType,)), ("frame", (types.FrameType,)), ("generator", GENERATORS), ("task", (task,)),
+                        ("thread", (thread,)), ("weakref", (weakref.ReferenceType,)), ("exception", (BaseException,)),
+                        ("cache", (_lru_cache_wrapper,))):
+        if any(base is not None and id(base) in mro for base in bases):
+            return kind
+    return "object"
+
+
+def _state_reader(cls):
+    """Return a function that gives STATES of an instance by C code only, None where there is none."""
+    if cls in GENERATORS:
+        return _generator_state
+    mro = classes.mro_of(cls)
+    for base in mro:
+        name = classes.names_of(base) if not classes.flags_of(base) & classes.HEAP_TYPE or base.__class__ is type else ("", "")
+        if name == ("_asyncio", "Future"):
+            state = base.__dict__["_state"].__get__
+            return lambda thing: _LIVE if state(thing) == "PENDING" else _ENDED
+        if name == ("_socket", "socket"):
+            fileno = base.__dict__["fileno"]
+            return lambda thing: _ENDED if fileno(thing) == -1 else _LIVE
+        if name == ("_io", "FileIO"):
+            closed = base.__dict__["closed"].__get__
+            return lambda thing: _ENDED if closed(thing) else _LIVE
+    return None
+
+
+def _generator_state(thing):
+    if sys.version_info < (3, 11):
+        frame = getattr(thing, {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame"}.get(type(thing), "ag_frame"))
+        return _ENDED if frame is None else _LIVE
+    # Asking for gi_frame would make a frame; a generator that has ended no longer holds its function.
+    held = any(type(target) is types.FunctionType for target in gc.get_referents(thing))
+    running = getattr(thing, {types.GeneratorType: "gi_running", types.CoroutineType: "cr_running"}.get(type(thing), "ag_running"))
+    return _LIVE if held or running else _ENDED

@@ -1,0 +1,362 @@
+"""Readers of the exact builtin types: what an object holds, and by which name. A reader maps an object to (targets, labels).
+
+Two lists of one length, or a list and anything iterable of that length. There is one entry for each reference that tp_traverse shows, so
+that the host can compute garbage from reference counts; what is added or moved is said at the reader.
+"""
+
+import gc
+import sys
+import types
+from collections import OrderedDict, deque
+
+from . import classes, threads
+from .format import CONTENTS, EDGE_KIND_SHIFT, ELEMENT, INDEX, INTERNAL, KEY, STACK, UNKNOWN
+from .instances import TYPE_LABEL, UNKNOWN_LABEL, InstanceReader
+
+_get_referents = gc.get_referents
+_INDEX = INDEX << EDGE_KIND_SHIFT
+_STACK = STACK << EDGE_KIND_SHIFT
+_ELEMENT = ELEMENT << EDGE_KIND_SHIFT
+_CONTENTS = (CONTENTS << EDGE_KIND_SHIFT,)
+_LONGEST_INLINE = 30  # most attributes that an instance of 3.13 keeps inline
+_EMPTY = ((), ())
+
+# Types that hold nothing.
+LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range,
+          types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
+          types.MethodDescriptorType, types.ClassMethodDescriptorType)
+CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+# Subclasses of these keep the reading of their contents; the most derived first.
+_LENGTHS = {dict: dict.__len__, list: list.__len__, tuple: tuple.__len__, set: set.__len__, frozenset: frozenset.__len__,
+            deque: deque.__len__}
+
+
+def container_of(cls):
+    """Return the builtin container that `cls` is or is derived from, else None."""
+    for base in classes.mro_of(cls):
+        for container in CONTAINERS:
+            if base is container:
+                return container
+    return None
+
+
+class Readers:
+    """The readers of one walk."""
+
+    def __init__(self, walk):
+        self.walk = walk
+        self.names = names = walk.names
+        self.key, self.key_object = names.key_label, names.key_object_label
+        word = names.internal_label
+        self.words = {name: word(name) for name in (
+            "__code__", "__globals__", "__module__", "__defaults__", "__kwdefaults__", "__closure__", "__doc__", "__name__",
+            "__qualname__", "__builtins__", "__dict__", "__annotations__", "__type_params__", "__mro__", "__bases__", "__base__",
+            "co_consts", "co_names", "f_back", "f_code", "f_locals", "f_globals", "f_builtins", "f_func", "gi_frame", "gi_code",
+            "gi_yieldfrom", "cr_await", "ag_await", "hamt", "state", "order", "cache", "cache[*]", "cache key", "__wrapped__",
+            "kwd_mark", "link type", "cache_info_type")}
+        self.slots = threads.slots()
+        self.by_id = {id(leaf): None for leaf in LEAVES}
+        self.by_id.update({
+            id(dict): self.dict, id(list): self.list, id(tuple): self.tuple, id(set): self.set, id(frozenset): self.set,
+            id(deque): self.deque, id(types.CellType): self.cell, id(types.FunctionType): self.function,
+            id(types.CodeType): self.code, id(types.ModuleType): self.module, id(types.FrameType): self.frame})
+        self.by_id.update((id(kind), self.generator) for kind in GENERATORS)
+        self.by_id[id(types.BuiltinFunctionType)] = self.builtin_function
+
+    # --- containers ---
+
+    def dict(self, thing):
+        """Values under KEY labels and keys under KEY_OBJECT labels (added: tp_traverse hides the keys of most dicts)."""
+        if id(thing) in self.walk.name_spaces:
+            return self.name_space(thing)
+        keys, values = list(dict.keys(thing)), list(dict.values(thing))
+        if id(thing) in self.walk.local_spaces:  # the values of a threading.local are shown by itself, with the thread
+            return keys, list(map(self.key_object, keys))
+        if sys.version_info >= (3, 13) and 0 < len(keys) <= _LONGEST_INLINE and not _get_referents(thing):
+            return _EMPTY  # it only shows the inline attributes of its instance
+        labels = list(map(self.key, keys))
+        labels += map(self.key_object, keys)
+        values += keys
+        return values, labels
+
+    def name_space(self, thing):
+        """The dict of an instance, class or module: its values as attributes."""
+        keys, values = list(dict.keys(thing)), list(dict.values(thing))
+        if sys.version_info >= (3, 13) and 0 < len(keys) <= _LONGEST_INLINE and not _get_referents(thing):
+            return _EMPTY
+        return values, list(map(self.names.attribute_label, keys))
+
+    def list(self, thing):
+        """INDEX."""
+        values = list(thing)
+        return values, range(_INDEX, _INDEX + len(values))
+
+    def tuple(self, thing):
+        """INDEX; the closure of a function: CELL with the name of the free variable."""
+        labels = self.walk.tuple_labels.get(id(thing))
+        if labels is not None and len(labels) == len(thing):
+            return thing, labels
+        return thing, range(_INDEX, _INDEX + len(thing))
+
+    def set(self, thing):
+        """ELEMENT."""
+        values = list(thing)
+        return values, [_ELEMENT] * len(values)
+
+    def deque(self, thing):
+        """INDEX."""
+        limit = deque.maxlen.__get__(thing)
+        if limit is not None:
+            self.walk.bound(thing, limit, "maxlen")
+        values = list(deque.__iter__(thing))
+        return values, range(_INDEX, _INDEX + len(values))
+
+    def contents(self, container, thing):
+        """Read the contents of an instance of a subclass of `container` by the methods of `container` itself."""
+        if container is dict:
+            keys, values = list(dict.keys(thing)), list(dict.values(thing))
+            return values + keys, list(map(self.key, keys)) + list(map(self.key_object, keys))
+        if container is deque:
+            return self.deque(thing)
+        values = list(container.__iter__(thing))
+        if container in (set, frozenset):
+            return values, [_ELEMENT] * len(values)
+        return values, range(_INDEX, _INDEX + len(values))
+
+    # --- code ---
+
+    def cell(self, thing):
+        """CONTENTS."""
+        return _get_referents(thing), _CONTENTS
+
+    def function(self, thing):
+        """INTERNAL, by the C members of functions; `__dict__` and `__annotations__` are told apart without being asked for."""
+        referents = _get_referents(thing)
+        words = self.words
+        code, closure = thing.__code__, thing.__closure__
+        named = {id(code): words["__code__"], id(thing.__globals__): words["__globals__"]}
+        for name, value in (("__defaults__", thing.__defaults__), ("__kwdefaults__", thing.__kwdefaults__),
+                            ("__doc__", thing.__doc__), ("__module__", thing.__module__), ("__name__", thing.__name__),
+                            ("__qualname__", thing.__qualname__)):
+            if value is not None:
+                named[id(value)] = words[name]
+        if closure is not None:
+            named[id(closure)] = words["__closure__"]
+            variables = threads.local_names(code)[-len(closure):]
+            self.walk.name_tuple(closure, [self.names.cell_label(name) for name in variables])
+        labels = [named.get(id(target)) for target in referents]
+        for place, label in enumerate(labels):
+            if label is None:
+                labels[place] = self._rest_of_function(code, referents, place)
+        return referents, labels
+
+    def _rest_of_function(self, code, referents, place):
+        target = referents[place]
+        if type(target) is tuple:
+            return self.words["__annotations__" if place > 3 else "__type_params__"]
+        if type(target) is dict:
+            keys = list(target)
+            if place == 2 and "__import__" in keys:
+                return self.words["__builtins__"]
+            count = code.co_argcount + code.co_kwonlyargcount + 2
+            if keys and all(key == "return" or key in threads.local_names(code)[:count] for key in keys if type(key) is str):
+                return self.words["__annotations__"]
+            self.walk.name_space(target)
+            return self.words["__dict__"]
+        return UNKNOWN_LABEL
+
+    def code(self, thing):
+        """INTERNAL: constants and names (added: code objects have no tp_traverse)."""
+        return (thing.co_consts, thing.co_names), (self.words["co_consts"], self.words["co_names"])
+
+    def builtin_function(self, thing):
+        """`__self__` of a bound C method; the module and its name of a C function."""
+        referents = _get_referents(thing)
+        if not referents:
+            return _EMPTY
+        own = thing.__self__
+        label = self.names.internal_label("__self__")
+        return referents, [label if target is own else self.words["__module__"] for target in referents]
+
+    # --- modules and types ---
+
+    def module(self, thing):
+        """`__dict__`, and the state of a C module under INTERNAL "state"."""
+        referents = _get_referents(thing)
+        own = types.ModuleType.__dict__["__dict__"].__get__(thing)
+        labels = []
+        for target in referents:
+            if target is own:
+                self.walk.name_space(target)
+            labels.append(self.words["__dict__" if target is own else "state"])
+        return referents, labels
+
+    def type(self, thing):
+        """`__dict__`, `__mro__`, `__bases__`, `__base__`, and the metaclass."""
+        referents = _get_referents(thing)
+        if not referents:
+            return _EMPTY
+        words = self.words
+        own, mro = classes.namespace_of(thing), classes.mro_of(thing)
+        bases, base = type.__dict__["__bases__"].__get__(thing), type.__dict__["__base__"].__get__(thing)
+        self.walk.name_space(own)
+        labels = []
+        for target in referents:
+            if target is own:
+                labels.append(words["__dict__"])
+            elif target is mro:
+                labels.append(words["__mro__"])
+            elif target is bases:
+                labels.append(words["__bases__"])
+            elif target is base:
+                labels.append(words["__base__"])
+            elif target is type(thing):
+                labels.append(TYPE_LABEL)
+            else:
+                labels.append(words["__module__"] if type(target) is types.ModuleType else UNKNOWN_LABEL)
+        return referents, labels
+
+    # --- frames and generators ---
+
+    def frame(self, thing):
+        """LOCAL and STACK. Frames that run show nothing from 3.11 on: their variables and stack are added."""
+        referents = _get_referents(thing)
+        code = thing.f_code
+        variables = self.variables(code)
+        running = id(thing) in self.walk.running
+        targets, labels = self._named(referents, self.slots.of_frame(thing, variables), strict=not running)
+        if running and sys.version_info >= (3, 11) and not any(target is code for target in referents):
+            targets.append(code)
+            labels.append(self.words["f_code"])
+            for slot, value in self.slots.stack_of(thing, len(variables), code.co_stacksize):
+                targets.append(value)
+                labels.append(_STACK | slot)
+        if not code.co_flags & 1:  # a module or class body: its variables are a dict that exists already
+            space = thing.f_locals
+            if type(space) is dict and running:
+                self.walk.name_space(space)
+                if not any(target is space for target in referents):
+                    targets.append(space)
+                    labels.append(self.words["f_locals"])
+        self._name_rest(labels, targets, {
+            id(code): "f_code", id(thing.f_globals): "f_globals", id(thing.f_builtins): "f_builtins"})
+        return targets, labels
+
+    def generator(self, thing):
+        """LOCAL for the variables of a suspended frame, INTERNAL for what it waits for, STACK for the rest."""
+        referents = _get_referents(thing)
+        kind = type(thing)
+        prefix = "gi" if kind is types.GeneratorType else "cr" if kind is types.CoroutineType else "ag"
+        code = getattr(thing, prefix + "_code")
+        pairs = []
+        if sys.version_info >= (3, 11) and any(type(target) is types.FunctionType for target in referents):
+            pairs = self.slots.of_generator(thing, self.variables(code))
+        targets, labels = self._named(referents, pairs, strict=True)
+        awaited = "gi_yieldfrom" if prefix == "gi" else prefix + "_await"
+        self._name_rest(labels, targets, {id(getattr(thing, awaited)): awaited, id(code): "gi_code"}, _STACK)
+        if sys.version_info >= (3, 11) and getattr(thing, prefix + "_running"):
+            # Its frame is among the running ones and shows variables and stack; here they would be counted twice.
+            kept = [place for place, label in enumerate(labels) if label >> EDGE_KIND_SHIFT == INTERNAL]
+            return [targets[place] for place in kept], [labels[place] for place in kept]
+        return targets, labels
+
+    def variables(self, code):
+        """Return the variables of a code object, kept for the walk."""
+        names = self.walk.variables.get(id(code))
+        if names is None:
+            names = self.walk.variables[id(code)] = threads.local_names(code)
+        return names
+
+    def _named(self, referents, pairs, strict=False):
+        """Label referents by (name, value) pairs that are the same object; pairs without a referent are added unless strict."""
+        targets, labels = list(referents), [None] * len(referents)
+        places = {}
+        for place, target in enumerate(referents):
+            places.setdefault(id(target), []).append(place)
+        for name, value in pairs:
+            waiting = places.get(id(value))
+            if waiting:
+                labels[waiting.pop(0)] = self.names.local_label(name)
+            elif not strict:
+                targets.append(value)
+                labels.append(self.names.local_label(name))
+        return targets, labels
+
+    def _name_rest(self, labels, targets, words, otherwise=UNKNOWN << EDGE_KIND_SHIFT):
+        for place, label in enumerate(labels):
+            if label is None:
+                target = targets[place]
+                kind = type(target)
+                word = words.get(id(target))
+                if word is None:
+                    word = {types.FrameType: "f_back", types.FunctionType: "f_func", types.CodeType: "f_code"}.get(kind)
+                    if kind is str and otherwise is _STACK:
+                        word = "__name__"
+                labels[place] = otherwise if word is None else self.names.internal_label(word)
+
+
+class LocalReader:
+    """Reads a threading.local: KEY "thread 'x'" to the values of each thread, which C code keeps in a dict by dummies."""
+
+    def __init__(self, walk, cls):
+        self.walk = walk
+        self.instances = InstanceReader(walk, cls)
+
+    def __call__(self, thing):
+        targets, labels = self.instances(thing)
+        targets, labels = list(targets), list(labels)
+        for dummies in _get_referents(thing):
+            if type(dummies) is dict:
+                for space in list(dict.values(dummies)):
+                    if type(space) is dict:
+                        self.walk.local_spaces.add(id(dummies))
+                        self.walk.name_space(space)
+                        owner = self.walk.local_owners.get(id(space), "thread ?")
+                        targets.append(space)
+                        labels.append(KEY << EDGE_KIND_SHIFT | self.walk.names.row(owner))
+        return targets, labels
+
+
+class ContainerReader:
+    """Reads instances of a subclass of a builtin container: the contents by the container's own methods, then the attributes."""
+
+    def __init__(self, readers, cls, container):
+        self.readers, self.container = readers, container
+        self.instances = InstanceReader(readers.walk, cls)
+        self.fields = _fields(readers.names, cls) if container is tuple else None
+        self.heap = bool(classes.flags_of(cls) & classes.HEAP_TYPE)
+        self.ordered = any(base is OrderedDict for base in classes.mro_of(cls))
+
+    def __call__(self, thing):
+        targets, labels = self.readers.contents(self.container, thing)
+        if self.fields is not None and len(self.fields) == len(targets):
+            labels = self.fields
+        held = {}
+        for target in targets:
+            held[id(target)] = held.get(id(target), 0) + 1
+        rest = []
+        for target in _get_referents(thing):
+            count = held.get(id(target), 0)
+            if count:
+                held[id(target)] = count - 1
+            else:
+                rest.append(target)
+        if len(rest) == 1 and id(rest[0]) == self.instances.class_id:
+            return list(targets) + rest, list(labels) + [TYPE_LABEL]
+        if rest:
+            more = self.instances.name_all(thing, rest)
+            if self.ordered:
+                keys = set(map(id, targets))
+                more = [self.readers.words["order"] if id(target) in keys and label == UNKNOWN_LABEL else label
+                        for target, label in zip(rest, more)]
+            return list(targets) + rest, list(labels) + more
+        return targets, labels
+
+
+def _fields(names, cls):
+    """Return the labels of a named tuple's items, None for another tuple."""
+    found, fields = classes.lookup(cls, "_fields")
+    if found and type(fields) is tuple and all(type(field) is str for field in fields):
+        return [names.attribute_label(field) for field in fields]
+    return None

@@ -1,0 +1,136 @@
+"""What lives by itself: modules, running frames, thread-locals, tasks, contexts, callbacks of the interpreter.
+
+`collect(walk)` returns [(object, root kind, label)]. Kinds are those of format.ROOT_KINDS by name; labels are fit to be shown.
+"""
+
+import gc
+import sys
+import types
+from weakref import ReferenceType
+
+from . import threads
+
+
+def collect(walk):
+    """Return the roots of this process, in the order in which a person would name them; failures go to the notes of the walk."""
+    found = []
+    for part in (_modules, _frames, _threads, _interpreter, _signals, _atexit, _asyncio):
+        try:
+            found.extend(part(walk))
+        except Exception as error:  # one kind of root less; the walk goes on
+            walk.note("roots: %s could not be read (%s)" % (part.__name__.strip("_"), type(error).__name__))
+    return found
+
+
+def _modules(walk):
+    names = walk.names
+    for name, module in list(dict.items(sys.modules)):
+        if id(module) in walk.own_ids or module is None:
+            continue
+        text = "module " + names.strings[names.dotted(name)]
+        walk.labels[id(module)] = text
+        yield module, "module", text
+
+
+def _frames(walk):
+    """The frames of all threads, innermost first; those of the agent are left out."""
+    for ident, frame in list(sys._current_frames().items()):
+        if ident in walk.own_threads:
+            continue
+        label = walk.thread_label(ident)
+        while frame is not None:
+            if id(frame.f_globals) not in walk.own_ids:
+                walk.running[id(frame)] = ident
+                yield frame, "frame", label
+            frame = frame.f_back
+
+
+def _threads(walk):
+    """Contexts and dictionaries of the thread states, and the values of thread-local objects."""
+    states = threads.States()
+    for note in states.notes:
+        walk.note(note)
+    owners = {}  # id(_localdummy) -> label of its thread
+    for ident, context, space, dummy in states.found:
+        if ident in walk.own_threads:
+            continue
+        label = walk.thread_label(ident)
+        if dummy is not None:
+            owners[id(dummy)] = label
+        if context is not None:
+            yield context, "contextvar", "context of " + label
+        if space is not None:
+            owners.update((id(value), label) for value in list(dict.values(space)))
+            yield space, "thread-local", "state of " + label
+    local = sys.modules["_thread"].__dict__["_local"]
+    for thing in walk.tracked:
+        if walk.is_a(thing, local):
+            yield from _values_of_local(walk, thing, owners)
+
+
+def _values_of_local(walk, local, owners):
+    """threading.local keeps one dict for each thread in a dict by (a weak reference to) a dummy that the thread's state holds."""
+    for dummies in gc.get_referents(local):
+        if type(dummies) is dict:
+            for key, space in list(dict.items(dummies)):
+                if type(space) is dict:
+                    dummy = key() if type(key) is ReferenceType else key
+                    label = owners.get(id(dummy), "thread ?")
+                    walk.local_owners[id(space)] = label
+                    yield space, "thread-local", label
+
+
+def _interpreter(walk):
+    yield sys.modules, "interpreter", "sys.modules"
+    for name in ("callbacks", "garbage"):
+        yield getattr(gc, name), "interpreter", "gc." + name
+
+
+def _signals(walk):
+    module = sys.modules.get("_signal")
+    if module is None or "signal" not in sys.modules:
+        return
+    for number in range(1, 65):
+        try:
+            handler = module.getsignal(number)
+        except ValueError:
+            continue
+        if handler is None or type(handler) is int or type(handler) is types.BuiltinFunctionType:
+            continue
+        yield handler, "signal", "%s handler" % _signal_name(number)
+
+
+def _signal_name(number):
+    for name, value in list(dict.items(sys.modules["_signal"].__dict__)):
+        if type(value) is int and value == number and name[:3] == "SIG" and name[3:4] != "_":
+            return name
+    return "signal %d" % number
+
+
+def _atexit(walk):
+    module = sys.modules.get("atexit")
+    if module is None:
+        return
+    for thing in gc.get_referents(module):
+        if type(thing) is not dict:
+            yield thing, "atexit", "atexit callback"
+
+
+def _asyncio(walk):
+    """Pending tasks, and event loops: instances of AbstractEventLoop."""
+    events = sys.modules.get("asyncio.events")
+    if events is None:
+        return
+    loop_class = events.__dict__.get("AbstractEventLoop")
+    task_class = sys.modules["_asyncio"].__dict__.get("Task") if "_asyncio" in sys.modules else None
+    for thing in walk.tracked:
+        if task_class is not None and walk.is_a(thing, task_class):
+            if task_class.__dict__["_state"].__get__(thing) == "PENDING":
+                yield thing, "task", task_label(walk, thing)
+        elif walk.is_a(thing, loop_class):
+            yield thing, "event-loop", "event loop"
+
+
+def task_label(walk, task):
+    """Return "Task 'reader-eu'". get_name() of the C type is safe: the name of a task is always made an exact str."""
+    return "Task " + walk.names.given(sys.modules["_asyncio"].__dict__["Task"].get_name(task))

@@ -1,0 +1,368 @@
+"""The heap walk in pure Python: the reference implementation, and the fallback where the native one does not fit.
+
+It runs in place, in the thread that calls `take`. It never runs code of the target: every object is read by the unbound methods of
+its exact builtin type or through gc.get_referents, and types by id() (classes.py). While it runs it holds every object, so finalizers of
+objects that die meanwhile run when it ends. Other threads go on running; refcount 0 marks an object that died during the walk.
+"""
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+import types
+from array import array
+from itertools import compress, repeat
+
+from . import classes, columns, expanders, roots, threads
+from .format import (COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, IMMORTAL, NAMES_FILE, NODE_KINDS, ROOT_KINDS, STORAGE)
+from .instances import InstanceReader
+from .names import Names
+from .nodes import Nodes
+from .readers import ContainerReader, LocalReader, Readers, container_of
+
+_PACKAGE = __name__.rpartition(".")[0]
+_SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+
+
+def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
+    """Write one snapshot of this process into `folder` (made here) and return what was written to done.json.
+
+    `own`: objects of the agent to leave out, with what only they hold; `tracer`: None, or a function of the list of objects that
+    returns (site_id of each, rows of "sites"); `notes`: sentences to carry into done.json. Raises OSError (disk full, not
+    writable) after removing what was written; a failure with one object is counted in the notes instead.
+    """
+    started = time.monotonic_ns()
+    collecting = gc.isenabled()
+    gc.disable()
+    walk = None
+    try:
+        walk = Walk(own, folder)
+        for note in notes:
+            walk.note(note)
+        walk.run()
+        written, tables = walk.columns(tracer)
+        done = walk.done()
+    finally:
+        if walk is not None:
+            walk.clear()
+        if collecting:
+            gc.enable()
+    done.update(format=FORMAT, index=index, t_ns=t_ns, kind=kind, method="in-place", walk="python", sample=sample or {},
+                pause_ns=time.monotonic_ns() - started)
+    done["gc"]["enabled"] = collecting
+    _write(folder, written, tables, done)
+    return done
+
+
+def _write(folder, written, tables, done):
+    made = not os.path.isdir(folder)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        for name in COLUMNS:
+            columns.write(folder, name, written[name])
+        _write_json(os.path.join(folder, NAMES_FILE), tables)
+        _write_json(os.path.join(folder, DONE_FILE), done)
+    except OSError:
+        for name in [name + ".npy" for name in COLUMNS] + [NAMES_FILE, DONE_FILE, DONE_FILE + ".new"]:
+            try:
+                os.remove(os.path.join(folder, name))
+            except OSError:
+                pass
+        if made:
+            try:
+                os.rmdir(folder)
+            except OSError:
+                pass
+        raise
+
+
+def _write_json(path, content):
+    with open(path + ".new", "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(content, file, separators=(",", ":"))
+    os.replace(path + ".new", path)
+
+
+class Memory:
+    """A node that is no Python object: a device storage, a mapping."""
+
+    __slots__ = ("kind", "size", "device")
+
+    def __init__(self, kind, size, device):
+        self.kind, self.size, self.device = kind, size, device
+
+
+class Walk:
+    """One walk. Readers get it to leave word: names of dicts and tuples to come, bounds, memory that is no object."""
+
+    def __init__(self, own, folder):
+        self.names = Names()
+        self.objects = []
+        self.index = {}  # id -> row; -1: not part of the snapshot
+        self.edge_start, self.edge_target, self.edge_label = columns.column("edge_start"), array("I"), array("I")
+        self.sizes = array("Q")
+        self.position = 0
+        self.name_spaces, self.local_spaces, self.local_owners = set(), set(), {}
+        self.tuple_labels, self.variables, self.running, self.labels = {}, {}, {}, {}
+        self.bounds, self.notes, self.memories, self.late = [], {}, {}, []
+        self.entries, self.sizes_of = {}, {}
+        self.root_rows = []
+        self.storage_label = STORAGE << EDGE_KIND_SHIFT
+        self._is_a = {}
+        self.thread_names = threads.thread_names()
+        self.readers = Readers(self)
+        self.expanders = expanders.loaded(self)
+        self.tracked = gc.get_objects()
+        self.own_threads = _idents(own)
+        self._leave_out(own)
+
+    # --- what readers leave here ---
+
+    def note(self, sentence):
+        """Count a sentence for done.json."""
+        self.notes[sentence] = self.notes.get(sentence, 0) + 1
+
+    def name_space(self, space):
+        """Say that `space` (a dict) holds attributes; one that was read already is named afterwards."""
+        if id(space) not in self.name_spaces:
+            self.name_spaces.add(id(space))
+            if -1 < self.index.get(id(space), self.position) < self.position:
+                self.late.append(space)
+
+    def name_tuple(self, closure, labels):
+        """Give the labels of a tuple's items."""
+        self.tuple_labels[id(closure)] = labels
+        if -1 < self.index.get(id(closure), self.position) < self.position:
+            self.late.append(closure)
+
+    def bound(self, thing, limit, what):
+        """Record a declared limit of a container."""
+        self.bounds.append((id(thing), limit, what))
+
+    def memory(self, key, kind, size, device=0):
+        """Return the node of a piece of memory that is no object, one for each key."""
+        found = self.memories.get(key)
+        if found is None:
+            found = self.memories[key] = Memory(kind, size, device)
+        return found
+
+    def is_a(self, thing, cls):
+        """True if the type of `thing` has `cls` in its MRO; asks only the type."""
+        key = (id(type(thing)), id(cls))
+        found = self._is_a.get(key)
+        if found is None:
+            found = self._is_a[key] = any(base is cls for base in classes.mro_of(type(thing)))
+        return found
+
+    def thread_label(self, ident):
+        """Return "thread 'feed-eu'"."""
+        name = self.thread_names.get(ident)
+        return "thread ?" if name is None else "thread " + self.names.given(name)
+
+    # --- what is left out ---
+
+    def _leave_out(self, own):
+        """Mark the agent's own objects: its modules, `own`, this walk, and what they reach short of the target's own things."""
+        index = self.index
+        index.update((id(thing), -1) for thing in _SINGLETONS)
+        stops = {id(sys.modules), id(os.environ), id(self.tracked), id(sys.path)}
+        own_modules = []
+        for name, module in list(dict.items(sys.modules)):
+            if type(module) is types.ModuleType:
+                if type(name) is str and (name == _PACKAGE or name.startswith(_PACKAGE + ".")):
+                    own_modules.append(module)
+                else:
+                    stops.add(id(module))
+                    stops.update(map(id, gc.get_referents(module)))
+        own_spaces = set(id(module.__dict__) for module in own_modules)
+        self.own = []
+        self.own_ids = set()
+        waiting = [self] + own_modules + list(own)
+        while waiting:
+            thing = waiting.pop()
+            if id(thing) in self.own_ids or id(thing) in stops or not _is_own(thing, own_spaces):
+                continue
+            self.own_ids.add(id(thing))
+            self.own.append(thing)
+            if thing is not self.index:
+                waiting.extend(gc.get_referents(thing))
+        self.own_ids.update(map(id, (self.tracked, self.own, own_modules, waiting, stops, own_spaces)))
+        index.update(zip(self.own_ids, repeat(-1)))
+
+    # --- the loop ---
+
+    def run(self):
+        """Find all objects and edges."""
+        names, tracked = self.names, self.tracked
+        names.learn_functions(thing for thing in tracked if type(thing) is types.FunctionType)
+        for frame in list(sys._current_frames().values()):
+            while frame is not None:
+                names.learn_code(frame.f_code)
+                frame = frame.f_back
+        names.learn_sources(list(dict.values(sys.modules)))
+        for thing, kind, label in roots.collect(self):
+            if self.index.get(id(thing), 0) >= 0:
+                self._drain((thing,))
+                self.root_rows.append((self.index[id(thing)], ROOT_KINDS.index(kind), names.row(label)))
+        # Holders first: a dict or a tuple is named by its holder.
+        later = (dict, tuple, types.CellType)
+        self._drain(thing for thing in tracked if type(thing) not in later)
+        self._drain(tracked)
+        self._name_late()
+        if gc.get_freeze_count():
+            self.note("%d objects are frozen (gc.freeze): those of them that no root reaches are not seen" % gc.get_freeze_count())
+
+    def _drain(self, starts):
+        """Add the objects of `starts` and everything they reach, reading each once, in order of discovery."""
+        objects, index, entries = self.objects, self.index, self.entries
+        find, add_object = index.get, objects.append
+        add_target, add_label, add_start, add_size = (
+            self.edge_target.append, self.edge_label.append, self.edge_start.append, self.sizes.append)
+        edges = self.edge_target
+        position = self.position
+        for start in starts:
+            if id(start) in index:
+                continue
+            index[id(start)] = len(objects)
+            add_object(start)
+            while position < len(objects):
+                thing = objects[position]
+                position = self.position = position + 1
+                add_start(len(edges))
+                try:
+                    reader, size = entries.get(id(type(thing))) or self._learn(type(thing))
+                    add_size(size(thing))
+                    if reader is None:
+                        continue
+                    targets, labels = reader(thing)
+                except Exception as error:
+                    self._failed(thing, error)
+                    continue
+                for target, label in zip(targets, labels):
+                    row = find(id(target))
+                    if row is None:
+                        row = index[id(target)] = len(objects)
+                        add_object(target)
+                    elif row < 0:
+                        continue
+                    add_target(row)
+                    add_label(label)
+
+    def _failed(self, thing, error):
+        module, qualname = classes.names_of(type(thing))
+        text = self.names.strings[self.names.dotted(module + "." + qualname)]
+        self.note("an object of type %s could not be read (%s)" % (text, type(error).__name__))
+        if len(self.sizes) < self.position:
+            self.sizes.append(0)
+
+    def _learn(self, cls):
+        """Return (reader, size) of a type and keep it by the id of the type."""
+        entry = self.entries[id(cls)] = (self._reader(cls), self.sizes_of.get(id(cls)) or self._size(cls))
+        return entry
+
+    def _reader(self, cls):
+        readers = self.readers
+        if cls is Memory:
+            return None
+        if id(cls) in readers.by_id:
+            return readers.by_id[id(cls)]
+        for make in self.expanders:
+            reader = make(self, cls)
+            if reader is not None:
+                return reader
+        mro = classes.mro_ids(cls)
+        if id(type) in mro:
+            return readers.type
+        if id(types.ModuleType) in mro:
+            return readers.module
+        if id(sys.modules["_thread"].__dict__["_local"]) in mro:
+            return LocalReader(self, cls)
+        container = container_of(cls)
+        if container is not None:
+            return ContainerReader(readers, cls, container)
+        return InstanceReader(self, cls)
+
+    def _size(self, cls):
+        if cls is Memory:
+            return lambda memory: memory.size
+        basic = self.basic_size(cls)
+        if not classes.has_safe_size(cls):
+            return lambda thing: basic
+        return sys.getsizeof
+
+    def basic_size(self, cls):
+        """Return the bytes of an instance without its items: the fixed part and the collector's header."""
+        return classes.basicsize_of(cls) + (16 if classes.flags_of(cls) & classes.HAVE_GC else 0)
+
+    def _name_late(self):
+        """Name the edges of dicts and closures whose holder came after them."""
+        for thing in self.late:
+            row = self.index[id(thing)]
+            edge, end = self.edge_start[row], self.edge_start[row + 1] if row + 1 < len(self.edge_start) else len(self.edge_target)
+            labels = self.tuple_labels.get(id(thing))
+            if labels is None:
+                pairs = list(dict.items(thing))
+                labels, targets = [self.names.attribute_label(key) for key, _value in pairs], [value for _key, value in pairs]
+            else:
+                targets = thing
+            for target, label in zip(targets, labels):
+                row = self.index.get(id(target), -1)
+                if edge < end and row >= 0 and self.edge_target[edge] == row:
+                    self.edge_label[edge] = label
+                    edge += 1
+
+    # --- results ---
+
+    def columns(self, tracer):
+        """Return the columns by name and the content of names.json. After this the readers are gone."""
+        self.edge_start.append(len(self.edge_target))
+        nodes = Nodes(self)
+        site_id, sites = tracer(self.objects) if tracer is not None else ((), [None])
+        self.entries.clear()
+        self.variables.clear()
+        self.readers = self.expanders = None
+        self.tracked = None
+        count = len(self.objects)
+        written = nodes.columns
+        written.update(
+            address=nodes.addresses(), shallow_bytes=self.sizes, edge_start=self.edge_start, edge_target=self.edge_target,
+            edge_label=self.edge_label, birth=columns.column("birth", repeat(0, count)),
+            site_id=columns.column("site_id", site_id or repeat(0, count)))
+        for place, name in enumerate(("root_node", "root_kind", "root_label")):
+            written[name] = columns.column(name, [root[place] for root in self.root_rows])
+        written["refcount"] = nodes.refcounts()
+        tables = {"strings": list(self.names.strings), "types": nodes.types, "sites": list(sites) or [None],
+                  "bounds": nodes.bounds(), "caches": nodes.caches}
+        return written, tables
+
+    def done(self):
+        """Return what done.json says of the walk itself."""
+        notes = [note if count == 1 else "%s; %d times" % (note, count) for note, count in self.notes.items()]
+        return {"node_count": len(self.objects), "edge_count": len(self.edge_target), "root_count": len(self.root_rows),
+                "excluded_count": len(self.own_ids), "agent_bytes": sum(map(sys.getsizeof, self.own)), "notes": notes,
+                "gc": {"thresholds": list(gc.get_threshold()), "counts": list(gc.get_count()),
+                       "freeze_count": gc.get_freeze_count(), "uncollectable_count": len(gc.garbage)}}
+
+    def clear(self):
+        """Let go of everything: no object of the target may live on because it was looked at."""
+        self.__dict__.clear()
+
+
+def _idents(own):
+    """Return the idents of the agent's threads among `own`."""
+    return {thing.ident for thing in own if type(thing) is threading.Thread or isinstance(thing, threading.Thread)}
+
+
+def _is_own(thing, own_spaces):
+    """True unless `thing` belongs to the target or the standard library: a module, class, function or frame of somebody else."""
+    kind = type(thing)
+    if kind is types.FunctionType:
+        return id(thing.__globals__) in own_spaces
+    if kind is types.ModuleType:
+        return id(thing.__dict__) in own_spaces
+    if kind is types.FrameType:
+        return id(thing.f_globals) in own_spaces
+    if classes.is_class(thing):
+        return classes.names_of(thing)[0].startswith(_PACKAGE)
+    return kind not in (str, bytes, int, float, types.BuiltinFunctionType, types.CodeType)
