@@ -27,7 +27,8 @@ class StatusLine:
         if not is_foreground(self.stream.fileno()):
             return
         text = f"leakscope {self._facts(session, elapsed_s)}"
-        if len(text) < os.get_terminal_size(self.stream.fileno()).columns:
+        width = os.get_terminal_size(self.stream.fileno()).columns or 80  # 0: a terminal that nobody gave a size
+        if len(text) < width:
             self._write(text)
 
     def clear(self) -> None:

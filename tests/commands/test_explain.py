@@ -1,0 +1,35 @@
+"""`leakscope explain` shows the manual of a rule under each of its names."""
+
+from __future__ import annotations
+
+import pytest
+
+from leakscope import plugins
+from leakscope.cli import main
+
+DETECTORS = plugins.load("leakscope.detectors", ("RULE", "detect"))
+
+
+@pytest.mark.parametrize("file_name", DETECTORS)
+def test_a_rule_is_found_by_code_name_and_file(capsys: pytest.CaptureFixture[str], file_name: str) -> None:
+    module = DETECTORS[file_name]
+    manuals = set()
+    for name in (module.RULE.code, module.RULE.code.lower(), module.RULE.name, file_name):
+        assert main(["explain", name]) == 0
+        manuals.add(capsys.readouterr().out)
+    (manual,) = manuals
+    assert manual.startswith(f"{module.RULE.code} {module.RULE.name}: {module.RULE.title}\n")
+    assert (module.__doc__ or "").strip().splitlines()[0] in manual
+
+
+def test_without_a_rule_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(module.RULE.code for module in DETECTORS.values())
+
+
+@pytest.mark.parametrize(("typed", "hint"), [("unbounded-contaner", "leakscope explain unbounded-container"),
+                                             ("zzz", "leakscope explain")])
+def test_an_unknown_rule_is_a_mistake_with_the_nearest_name(capsys: pytest.CaptureFixture[str], typed: str, hint: str) -> None:
+    assert main(["explain", typed]) == 2
+    assert capsys.readouterr().err == f"leakscope: There is no rule '{typed}'.\n  hint: {hint}\n"
