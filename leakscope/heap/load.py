@@ -148,5 +148,5 @@ def _table(folder: Path, names: dict[str, Any], table: str) -> list[Any]:
         raise _damaged(f"{folder / layout.NAMES_FILE} has no list of {table}.")
     for number, row in enumerate(rows):
         if not is_row(row):
-            raise _damaged(f"{folder / layout.NAMES_FILE} has {type(row).__name__} of another shape in row {number} of {table}.")
+            raise _damaged(f"{folder / layout.NAMES_FILE} has something of another shape in row {number} of {table}.")
     return rows
