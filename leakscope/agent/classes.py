@@ -6,7 +6,28 @@ the descriptors of `type` itself, accepted only when they give an exact str or t
 
 import gc
 import sys
-import types
+
+# The module `types` would load `functools` and more before the target's first line (see jsontext.py).
+ModuleType, FunctionType, BuiltinFunctionType = type(sys), type(lambda: 0), type(len)
+CodeType, FrameType, GeneratorType = type((lambda: 0).__code__), type(sys._getframe()), type(_ for _ in ())
+CellType = type((lambda x: lambda: x)(0).__closure__[0])
+MemberDescriptorType, GetSetDescriptorType = type(FunctionType.__globals__), type(FunctionType.__code__)
+MethodDescriptorType, WrapperDescriptorType = type(str.join), type(object.__init__)
+ClassMethodDescriptorType = type(dict.__dict__["fromkeys"])
+
+
+async def _coroutine():
+    """A coroutine for its type."""
+
+
+async def _async_generator():
+    yield
+
+
+_made = _coroutine()
+CoroutineType, AsyncGeneratorType = type(_made), type(_async_generator())
+_made.close()
+del _made
 
 _mro = type.__dict__["__mro__"].__get__
 qualname_of = type.__dict__["__qualname__"].__get__
@@ -64,7 +85,7 @@ def is_safe_name(cls, name):
     found, value = lookup(cls, name)
     if not found:
         return True
-    return type(value) is types.MemberDescriptorType or type(value) is types.FunctionType or not has_get(value)
+    return type(value) is MemberDescriptorType or type(value) is FunctionType or not has_get(value)
 
 
 def names_of(cls):
@@ -100,7 +121,7 @@ def has_dict(cls):
 def has_safe_size(cls):
     """True if sys.getsizeof runs C code only: the first __sizeof__ of the MRO belongs to a C type."""
     found, value = lookup(cls, "__sizeof__")
-    return found and type(value) is types.MethodDescriptorType
+    return found and type(value) is MethodDescriptorType
 
 
 def members_of(cls):
@@ -108,9 +129,9 @@ def members_of(cls):
     members = []
     for base in mro_of(cls):
         for name, value in list(namespace_of(base).items()):
-            if type(value) is types.MemberDescriptorType and type(name) is str and name[:2] + name[-2:] != "____":
+            if type(value) is MemberDescriptorType and type(name) is str and name[:2] + name[-2:] != "____":
                 members.append((name, value))
-            elif type(value) is types.MemberDescriptorType and type(name) is str and name in _DUNDER_MEMBERS:
+            elif type(value) is MemberDescriptorType and type(name) is str and name in _DUNDER_MEMBERS:
                 members.append((name, value))
     return members
 

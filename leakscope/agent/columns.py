@@ -1,7 +1,6 @@
 """Columns on disk: .npy files of format 1.0 (one dimension, little-endian), written without numpy."""
 
 import os
-import struct
 import sys
 from array import array
 
@@ -34,4 +33,4 @@ def header(dtype, length):
     """Return the bytes before the data: magic, version 1.0, and a dictionary padded so that the data begin at 64 bytes."""
     text = "{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }" % (dtype, length)
     text += " " * (-(10 + len(text) + 1) % 64) + "\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode("latin1")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin1")

@@ -6,9 +6,8 @@ On 3.11 and later this leaves the inline attributes inline. What worked once is 
 """
 
 import gc
-import types
+from _operator import is_
 from itertools import repeat
-from operator import is_
 
 from . import classes
 from .format import ELEMENT, EDGE_KIND_SHIFT, TYPE, UNKNOWN
@@ -164,7 +163,7 @@ def extra_names(cls):
         if not classes.flags_of(base) & classes.HEAP_TYPE or classes.names_of(base)[0] in ("_asyncio", "_io", "_thread"):
             for name in EXTRA.get(classes.names_of(base), ()):
                 getter = dict.get(classes.namespace_of(base), name)
-                if type(getter) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+                if type(getter) in (classes.GetSetDescriptorType, classes.MemberDescriptorType):
                     getters.append((name, getter.__get__))
     return getters
 
@@ -203,11 +202,11 @@ def _codes_in(value):
     while waiting:
         value = waiting.pop()
         kind = type(value)
-        if kind is types.FunctionType:
+        if kind is classes.FunctionType:
             waiting.append(value.__code__)
-        elif kind is types.CodeType:
+        elif kind is classes.CodeType:
             yield value
-            waiting.extend(const for const in value.co_consts if type(const) is types.CodeType)
+            waiting.extend(const for const in value.co_consts if type(const) is classes.CodeType)
         elif kind is staticmethod or kind is classmethod:
             waiting.append(value.__func__)
         elif kind is property:

@@ -6,39 +6,60 @@ shown as type and length: `str:17`, `int`, `tuple:2`.
 """
 
 import os
-import re
-import types
 
 from . import classes
-from .format import ATTRIBUTE, CELL, EDGE_KIND_SHIFT, EDGE_VALUE_MASK, INTERNAL, KEY, KEY_OBJECT, LOCAL
+from .format import ATTRIBUTE, CELL, EDGE_KIND_SHIFT, EDGE_VALUE_MASK, INTERNAL, LOCAL
 
 LONGEST_NAME = 60
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_ ./:-]*\Z")
-_LONG_NUMBER = re.compile(r"[0-9]{6}")
-_NUMBERED = re.compile(r"(.*?)[-_ ]?[0-9]{1,5}\Z")
-_DEFAULT_NAME = re.compile(r"(MainThread|(Thread|Dummy|Task)-[0-9]+( \([A-Za-z_][A-Za-z0-9_]*\))?|ThreadPoolExecutor-[0-9]+_[0-9]+"
-                           r"|asyncio_[0-9]+|QueueFeederThread|QueueManagerThread)\Z")
-_QUOTED = re.compile(r"\"([A-Za-z_][A-Za-z0-9_ ./:-]{0,59})\"|'([A-Za-z_][A-Za-z0-9_ ./:-]{0,59})'")
+_LONGEST_NUMBER = 5  # digits; longer ones are times, accounts, telephones
 _LARGEST_SOURCE_BYTES = 1 << 20
-_LIBRARY = re.compile(r".*[/\\]((?:site|dist)-packages[/\\].*|python3\.[0-9]+[/\\].*)\Z")
-_FILE_NAME = re.compile(r"[A-Za-z0-9_ ./\\:<>+-]+\Z")
+_DIGITS = frozenset("0123456789")
+_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
+_FURTHER = _FIRST | _DIGITS | frozenset(" ./:-")
+_OF_FILES = _FURTHER | frozenset("\\<>+")
+_SPACED = str.maketrans({letter: " " for letter in _FURTHER - _DIGITS})
+# Names that the standard library gives by itself, before a number.
+_DEFAULT_STEMS = ("Thread", "Dummy", "Task", "asyncio", "ThreadPoolExecutor", "MainThread", "QueueFeederThread", "QueueManagerThread")
 
 # Words of modules that were imported long ago: their code objects are gone, so their sources are asked, once a process.
 _words_of_sources = {}
 
 
 def is_name_like(text):
-    """True if `text` (an exact str) reads like a name and holds no long number or address."""
-    return len(text) <= LONGEST_NAME and _NAME.match(text) is not None and _LONG_NUMBER.search(text) is None
+    """True if `text` (an exact str) reads like a name and holds no long number and no address."""
+    return 0 < len(text) <= LONGEST_NAME and text[0] in _FIRST and _FURTHER.issuperset(text) and not _has_long_number(text)
+
+
+def _has_long_number(text):
+    if _DIGITS.isdisjoint(text):
+        return False
+    run = 0
+    for letter in text:
+        run = run + 1 if letter in _DIGITS else 0
+        if run > _LONGEST_NUMBER:
+            return True
+    return False
+
+
+def library_part(path):
+    """Return a path from site-packages or the standard library on, "" for a file of neither."""
+    parts = path.replace("\\", "/").split("/")
+    for place, part in enumerate(parts[:-1]):
+        if part in ("site-packages", "dist-packages"):
+            return "/".join(parts[place:])
+    for place, part in enumerate(parts[:-1]):
+        if part.startswith("python3.") and part[8:].isdigit():
+            return "/".join(parts[place:])
+    return ""
 
 
 def file_name(path):
     """Return a source file relative to the working directory, or from site-packages or the standard library on."""
-    if type(path) is not str or not _FILE_NAME.match(path):
+    if type(path) is not str or not _OF_FILES.issuperset(path) or _has_long_number(path):
         return "?"
-    library = _LIBRARY.match(path)
+    library = library_part(path)
     if library:
-        return library.group(1)
+        return library
     try:
         here = os.getcwd() + os.sep
     except OSError:
@@ -86,7 +107,7 @@ class Names:
                     constants.add(value)
                 elif kind is tuple or kind is frozenset:
                     constants.update(_strings_in(value))
-                elif kind is types.CodeType:
+                elif kind is classes.CodeType:
                     waiting.append(value)
 
     def learn_functions(self, functions):
@@ -97,9 +118,9 @@ class Names:
     def learn_sources(self, modules):
         """Take in the quoted words of the sources of the program's own modules (not the standard library, not site-packages)."""
         for module in modules:
-            if type(module) is types.ModuleType:
-                path = dict.get(types.ModuleType.__dict__["__dict__"].__get__(module) or {}, "__file__")
-                if type(path) is str and path.endswith(".py") and not _LIBRARY.match(path):
+            if type(module) is classes.ModuleType:
+                path = dict.get(classes.ModuleType.__dict__["__dict__"].__get__(module) or {}, "__file__")
+                if type(path) is str and path.endswith(".py") and not library_part(path):
                     self.constants.update(_words_of(path))
 
     def is_constant(self, text):
@@ -134,7 +155,7 @@ class Names:
             return "%s:%d" % (kind.__name__, len(key))
         if kind in (int, float, complex):
             return kind.__name__
-        if kind is types.FunctionType or kind is types.BuiltinFunctionType:
+        if kind is classes.FunctionType or kind is classes.BuiltinFunctionType:
             name = key.__qualname__
             return self.strings[self.dotted(name)] if type(name) is str else kind.__name__
         return self.strings[self.dotted(classes.qualname_of(key if classes.is_class(key) else kind))]
@@ -146,7 +167,7 @@ class Names:
         row = self._rows.get(name)
         if row is not None:
             return row
-        if name.isidentifier() and len(name) <= LONGEST_NAME and _LONG_NUMBER.search(name) is None:
+        if name.isidentifier() and len(name) <= LONGEST_NAME and not _has_long_number(name):
             return self.row(name)
         if name[:1] == "." and name[1:].isdigit():  # the iterable of a comprehension
             return self.row(name)
@@ -168,12 +189,18 @@ class Names:
         """Return the text of a name that the program gave to a thread or task, quoted, or masked."""
         if type(name) is not str:
             return type(name).__name__
-        if _DEFAULT_NAME.match(name) or self.is_constant(name):
-            return "'%s'" % name
-        stem = _NUMBERED.match(name)
-        if stem and is_name_like(name) and (stem.group(1) in self.constants or stem.group(0)[:len(stem.group(1)) + 1] in self.constants):
+        if self.is_constant(name) or is_name_like(name.replace("(", "").replace(")", "")) and self._is_numbered(name):
             return "'%s'" % name
         return "str:%d" % len(name)
+
+    def _is_numbered(self, name):
+        """True for a word of the program or the standard library with a number: feed-3, Thread-12 (run), asyncio_0."""
+        stem, _, target = name.partition(" (")
+        if target and not (target.endswith(")") and target[:-1].isidentifier()):
+            return False
+        stem = stem.rstrip("0123456789-_")
+        return stem in _DEFAULT_STEMS or any(
+            word in self.constants for word in (stem, stem + "-", stem + "_", name[:len(stem) + 1])) and not target
 
     def place(self, code, line=None):
         """Return "parse() at app.py:12" for a code object."""
@@ -188,14 +215,6 @@ class Names:
         return "%s at %s:%d" % (shown if name == "<module>" else shown + "()", file, line or code.co_firstlineno)
 
     # --- edges ---
-
-    def key_label(self, key):
-        """Return the code of an edge from a mapping to the value under `key`."""
-        return KEY << EDGE_KIND_SHIFT | self.key(key)
-
-    def key_object_label(self, key):
-        """Return the code of an edge from a mapping to the key itself."""
-        return KEY_OBJECT << EDGE_KIND_SHIFT | self.key(key)
 
     def attribute_label(self, name):
         """Return the code of an edge by an attribute name."""
@@ -246,5 +265,6 @@ def _words_of(path):
                     text = file.read().decode("utf-8", "ignore")
         except OSError:
             pass
-        words = _words_of_sources[path] = frozenset(a or b for a, b in _QUOTED.findall(text))
+        # What lies between quotes, and a little more: all of it is the program's text.
+        words = _words_of_sources[path] = frozenset(filter(is_name_like, text.replace('"', "'").split("'")))
     return words

@@ -2,18 +2,16 @@
 
 import gc
 import sys
-import types
-import weakref
-from array import array
-from functools import lru_cache
+from _functools import _lru_cache_wrapper
+from _weakref import ReferenceType
+from itertools import compress, repeat
 
 from . import classes, columns, roots
-from .format import IMMORTAL, NODE_KINDS
+from .format import COLUMNS, IMMORTAL, NODE_KINDS
 from .readers import CONTAINERS, GENERATORS, container_of
 
 _UNKNOWN, _LIVE, _ENDED = range(3)
 _IMMORTAL_FROM = 1 << 29
-_lru_cache_wrapper = type(lru_cache(lambda: None))
 _LENGTHS = {container: container.__len__ for container in CONTAINERS}
 
 
@@ -24,22 +22,19 @@ class Nodes:
         self.walk = walk
         self.types = []
         self.caches = []
-        rows = {}
         kinds, lengths, states, labellers = [], [], [], []
-        type_id = columns.column("type_id")
-        for thing in walk.objects:
-            cls = type(thing)
-            row = rows.get(id(cls))
-            if row is None:
-                row = rows[id(cls)] = len(self.types)
-                self._describe(cls, thing)
-                kind = kind_of(cls)
-                kinds.append(NODE_KINDS.index(kind))
-                container = container_of(cls)
-                lengths.append(_LENGTHS[container] if container else None)
-                states.append(_state_reader(cls))
-                labellers.append(getattr(self, "_label_" + kind, None))
-            type_id.append(row)
+        rows = {}
+        objects = walk.objects
+        for cls in dict(zip(map(id, map(type, objects)), map(type, objects))).values():
+            rows[id(cls)] = len(rows)
+            self._describe(cls)
+            kind = kind_of(cls)
+            kinds.append(NODE_KINDS.index(kind))
+            container = container_of(cls)
+            lengths.append(_LENGTHS[container] if container else None)
+            states.append(_state_reader(cls))
+            labellers.append(getattr(self, "_label_" + kind, None))
+        type_id = columns.column("type_id", map(rows.__getitem__, map(id, map(type, objects))))
         self.columns = {"type_id": type_id, "kind": columns.column("kind", map(kinds.__getitem__, type_id))}
         self.columns["length"] = self._by_type(type_id, lengths, "length")
         self.columns["state"] = self._by_type(type_id, states, "state")
@@ -47,7 +42,7 @@ class Nodes:
         self.columns["device"] = columns.column("device", bytes(len(type_id)))
         self._memories()
 
-    def _describe(self, cls, thing):
+    def _describe(self, cls):
         names = self.walk.names
         module, qualname = classes.names_of(cls)
         if id(cls) in self.walk.own_ids:
@@ -57,16 +52,14 @@ class Nodes:
 
     def _by_type(self, type_id, readers, name):
         """Return a column of reader(object) for the types that have a reader, 0 for the others."""
-        values = columns.column(name, bytes(array(columns.column(name).typecode).itemsize * len(type_id)) and [0] * len(type_id))
+        values = columns.column(name, bytes(len(type_id))) if COLUMNS[name] == "<u1" else columns.column(name, repeat(0, len(type_id)))
+        objects = self.walk.objects
         wanted = [reader is not None for reader in readers]
-        if any(wanted):
-            objects = self.walk.objects
-            for place, row in enumerate(type_id):
-                if wanted[row]:
-                    try:
-                        values[place] = readers[row](objects[place])
-                    except Exception as error:
-                        self.walk.note("%s of a node could not be read (%s)" % (name, type(error).__name__))
+        for place in compress(range(len(type_id)), map(wanted.__getitem__, type_id)):
+            try:
+                values[place] = readers[type_id[place]](objects[place])
+            except Exception as error:
+                self.walk.note("%s of a node could not be read (%s)" % (name, type(error).__name__))
         return values
 
     def _memories(self):
@@ -97,11 +90,10 @@ class Nodes:
         counts = list(map(sys.getrefcount, objects))
         held = walk.names.held()
         for thing in walk.own:
-            if thing is not objects:
+            if thing is not objects and thing is not walk.index:
                 for target in gc.get_referents(thing):
                     held[id(target)] = held.get(id(target), 0) + 1
-        for row, count in enumerate(counts):
-            counts[row] = IMMORTAL if count >= _IMMORTAL_FROM else max(count - ours, 0)
+        counts = [IMMORTAL if count >= _IMMORTAL_FROM else count - ours for count in counts]
         for address, count in held.items():
             row = walk.index.get(address, -1)
             if row >= 0 and counts[row] != IMMORTAL:
@@ -125,7 +117,7 @@ class Nodes:
     def _label_module(self, thing):
         text = self.walk.labels.get(id(thing))
         if text is None:
-            space = types.ModuleType.__dict__["__dict__"].__get__(thing)
+            space = classes.ModuleType.__dict__["__dict__"].__get__(thing)
             text = "module " + self._dotted(dict.get(space or {}, "__name__"))
         return self._text(text)
 
@@ -133,7 +125,7 @@ class Nodes:
         return self._text("class " + self._dotted(*classes.names_of(thing)))
 
     def _label_function(self, thing):
-        if type(thing) is types.FunctionType:
+        if type(thing) is classes.FunctionType:
             return self._text(self._dotted(thing.__module__, thing.__qualname__) + "()")
         return self._text(self._dotted(thing.__name__) + "()")
 
@@ -145,8 +137,8 @@ class Nodes:
 
     def _label_generator(self, thing):
         kind = type(thing)
-        word, code = (("generator", "gi_code") if kind is types.GeneratorType else ("coroutine", "cr_code")
-                      if kind is types.CoroutineType else ("async generator", "ag_code"))
+        word, code = (("generator", "gi_code") if kind is classes.GeneratorType else ("coroutine", "cr_code")
+                      if kind is classes.CoroutineType else ("async generator", "ag_code"))
         return self._text("%s %s" % (word, self.walk.names.place(getattr(thing, code))))
 
     def _label_task(self, thing):
@@ -160,7 +152,7 @@ class Nodes:
 
     def _label_cache(self, thing):
         for target in gc.get_referents(thing):
-            if type(target) is types.FunctionType:
+            if type(target) is classes.FunctionType:
                 name = self._dotted(target.__module__, target.__qualname__)
                 info = _lru_cache_wrapper.cache_info(thing)
                 self.caches.append({"address": id(thing), "name": name, "maxsize": info[2], "currsize": info[3],
@@ -176,11 +168,11 @@ def kind_of(cls):
     mro = classes.mro_ids(cls)
     if id(type) in mro:
         return "type"
-    thread = sys.modules["threading"].Thread
+    thread = sys.modules["threading"].Thread if "threading" in sys.modules else None
     task = sys.modules["_asyncio"].__dict__.get("Task") if "_asyncio" in sys.modules else None
-    for kind, bases in (("module", (types.ModuleType,)), ("function", (types.FunctionType, types.BuiltinFunctionType)),
-                        ("code", (types.CodeType,)), ("frame", (types.FrameType,)), ("generator", GENERATORS), ("task", (task,)),
-                        ("thread", (thread,)), ("weakref", (weakref.ReferenceType,)), ("exception", (BaseException,)),
+    for kind, bases in (("module", (classes.ModuleType,)), ("function", (classes.FunctionType, classes.BuiltinFunctionType)),
+                        ("code", (classes.CodeType,)), ("frame", (classes.FrameType,)), ("generator", GENERATORS), ("task", (task,)),
+                        ("thread", (thread,)), ("weakref", (ReferenceType,)), ("exception", (BaseException,)),
                         ("cache", (_lru_cache_wrapper,))):
         if any(base is not None and id(base) in mro for base in bases):
             return kind
@@ -208,9 +200,9 @@ def _state_reader(cls):
 
 def _generator_state(thing):
     if sys.version_info < (3, 11):
-        frame = getattr(thing, {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame"}.get(type(thing), "ag_frame"))
+        frame = getattr(thing, {classes.GeneratorType: "gi_frame", classes.CoroutineType: "cr_frame"}.get(type(thing), "ag_frame"))
         return _ENDED if frame is None else _LIVE
     # Asking for gi_frame would make a frame; a generator that has ended no longer holds its function.
-    held = any(type(target) is types.FunctionType for target in gc.get_referents(thing))
-    running = getattr(thing, {types.GeneratorType: "gi_running", types.CoroutineType: "cr_running"}.get(type(thing), "ag_running"))
+    held = any(type(target) is classes.FunctionType for target in gc.get_referents(thing))
+    running = getattr(thing, {classes.GeneratorType: "gi_running", classes.CoroutineType: "cr_running"}.get(type(thing), "ag_running"))
     return _LIVE if held or running else _ENDED

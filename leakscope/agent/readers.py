@@ -6,15 +6,16 @@ that the host can compute garbage from reference counts; what is added or moved 
 
 import gc
 import sys
-import types
-from collections import OrderedDict, deque
+from _collections import OrderedDict, deque
 
 from . import classes, threads
-from .format import CONTENTS, EDGE_KIND_SHIFT, ELEMENT, INDEX, INTERNAL, KEY, STACK, UNKNOWN
+from .format import CONTENTS, EDGE_KIND_SHIFT, ELEMENT, INDEX, INTERNAL, KEY, KEY_OBJECT, STACK, UNKNOWN
 from .instances import TYPE_LABEL, UNKNOWN_LABEL, InstanceReader
 
 _get_referents = gc.get_referents
 _INDEX = INDEX << EDGE_KIND_SHIFT
+_KEY = KEY << EDGE_KIND_SHIFT
+_KEY_OBJECT = KEY_OBJECT << EDGE_KIND_SHIFT
 _STACK = STACK << EDGE_KIND_SHIFT
 _ELEMENT = ELEMENT << EDGE_KIND_SHIFT
 _CONTENTS = (CONTENTS << EDGE_KIND_SHIFT,)
@@ -23,10 +24,10 @@ _EMPTY = ((), ())
 
 # Types that hold nothing.
 LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range,
-          types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType,
-          types.MethodDescriptorType, types.ClassMethodDescriptorType)
+          classes.BuiltinFunctionType, classes.GetSetDescriptorType, classes.MemberDescriptorType, classes.WrapperDescriptorType,
+          classes.MethodDescriptorType, classes.ClassMethodDescriptorType)
 CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+GENERATORS = (classes.GeneratorType, classes.CoroutineType, classes.AsyncGeneratorType)
 # Subclasses of these keep the reading of their contents; the most derived first.
 _LENGTHS = {dict: dict.__len__, list: list.__len__, tuple: tuple.__len__, set: set.__len__, frozenset: frozenset.__len__,
             deque: deque.__len__}
@@ -46,9 +47,8 @@ class Readers:
 
     def __init__(self, walk):
         self.walk = walk
-        self.names = names = walk.names
-        self.key, self.key_object = names.key_label, names.key_object_label
-        word = names.internal_label
+        self.names = walk.names
+        word = self.names.internal_label
         self.words = {name: word(name) for name in (
             "__code__", "__globals__", "__module__", "__defaults__", "__kwdefaults__", "__closure__", "__doc__", "__name__",
             "__qualname__", "__builtins__", "__dict__", "__annotations__", "__type_params__", "__mro__", "__bases__", "__base__",
@@ -59,10 +59,10 @@ class Readers:
         self.by_id = {id(leaf): None for leaf in LEAVES}
         self.by_id.update({
             id(dict): self.dict, id(list): self.list, id(tuple): self.tuple, id(set): self.set, id(frozenset): self.set,
-            id(deque): self.deque, id(types.CellType): self.cell, id(types.FunctionType): self.function,
-            id(types.CodeType): self.code, id(types.ModuleType): self.module, id(types.FrameType): self.frame})
+            id(deque): self.deque, id(classes.CellType): self.cell, id(classes.FunctionType): self.function,
+            id(classes.CodeType): self.code, id(classes.ModuleType): self.module, id(classes.FrameType): self.frame})
         self.by_id.update((id(kind), self.generator) for kind in GENERATORS)
-        self.by_id[id(types.BuiltinFunctionType)] = self.builtin_function
+        self.by_id[id(classes.BuiltinFunctionType)] = self.builtin_function
 
     # --- containers ---
 
@@ -72,11 +72,12 @@ class Readers:
             return self.name_space(thing)
         keys, values = list(dict.keys(thing)), list(dict.values(thing))
         if id(thing) in self.walk.local_spaces:  # the values of a threading.local are shown by itself, with the thread
-            return keys, list(map(self.key_object, keys))
+            return keys, [_KEY_OBJECT + self.names.key(key) for key in keys]
         if sys.version_info >= (3, 13) and 0 < len(keys) <= _LONGEST_INLINE and not _get_referents(thing):
             return _EMPTY  # it only shows the inline attributes of its instance
-        labels = list(map(self.key, keys))
-        labels += map(self.key_object, keys)
+        rows = list(map(self.names.key, keys))
+        labels = [_KEY + row for row in rows]
+        labels += [_KEY_OBJECT + row for row in rows]
         values += keys
         return values, labels
 
@@ -116,7 +117,8 @@ class Readers:
         """Read the contents of an instance of a subclass of `container` by the methods of `container` itself."""
         if container is dict:
             keys, values = list(dict.keys(thing)), list(dict.values(thing))
-            return values + keys, list(map(self.key, keys)) + list(map(self.key_object, keys))
+            rows = list(map(self.names.key, keys))
+            return values + keys, [_KEY + row for row in rows] + [_KEY_OBJECT + row for row in rows]
         if container is deque:
             return self.deque(thing)
         values = list(container.__iter__(thing))
@@ -184,7 +186,7 @@ class Readers:
     def module(self, thing):
         """`__dict__`, and the state of a C module under INTERNAL "state"."""
         referents = _get_referents(thing)
-        own = types.ModuleType.__dict__["__dict__"].__get__(thing)
+        own = classes.ModuleType.__dict__["__dict__"].__get__(thing)
         labels = []
         for target in referents:
             if target is own:
@@ -214,7 +216,7 @@ class Readers:
             elif target is type(thing):
                 labels.append(TYPE_LABEL)
             else:
-                labels.append(words["__module__"] if type(target) is types.ModuleType else UNKNOWN_LABEL)
+                labels.append(words["__module__"] if type(target) is classes.ModuleType else UNKNOWN_LABEL)
         return referents, labels
 
     # --- frames and generators ---
@@ -247,10 +249,10 @@ class Readers:
         """LOCAL for the variables of a suspended frame, INTERNAL for what it waits for, STACK for the rest."""
         referents = _get_referents(thing)
         kind = type(thing)
-        prefix = "gi" if kind is types.GeneratorType else "cr" if kind is types.CoroutineType else "ag"
+        prefix = "gi" if kind is classes.GeneratorType else "cr" if kind is classes.CoroutineType else "ag"
         code = getattr(thing, prefix + "_code")
         pairs = []
-        if sys.version_info >= (3, 11) and any(type(target) is types.FunctionType for target in referents):
+        if sys.version_info >= (3, 11) and any(type(target) is classes.FunctionType for target in referents):
             pairs = self.slots.of_generator(thing, self.variables(code))
         targets, labels = self._named(referents, pairs, strict=True)
         awaited = "gi_yieldfrom" if prefix == "gi" else prefix + "_await"
@@ -290,7 +292,7 @@ class Readers:
                 kind = type(target)
                 word = words.get(id(target))
                 if word is None:
-                    word = {types.FrameType: "f_back", types.FunctionType: "f_func", types.CodeType: "f_code"}.get(kind)
+                    word = {classes.FrameType: "f_back", classes.FunctionType: "f_func", classes.CodeType: "f_code"}.get(kind)
                     if kind is str and otherwise is _STACK:
                         word = "__name__"
                 labels[place] = otherwise if word is None else self.names.internal_label(word)
@@ -314,7 +316,7 @@ class LocalReader:
                         self.walk.name_space(space)
                         owner = self.walk.local_owners.get(id(space), "thread ?")
                         targets.append(space)
-                        labels.append(KEY << EDGE_KIND_SHIFT | self.walk.names.row(owner))
+                        labels.append(_KEY + self.walk.names.row(owner))
         return targets, labels
 
 

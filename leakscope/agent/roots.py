@@ -5,8 +5,8 @@
 
 import gc
 import sys
-import types
-from weakref import ReferenceType
+from _thread import _local
+from _weakref import ReferenceType
 
 from . import threads
 
@@ -62,10 +62,8 @@ def _threads(walk):
         if space is not None:
             owners.update((id(value), label) for value in list(dict.values(space)))
             yield space, "thread-local", "state of " + label
-    local = sys.modules["_thread"].__dict__["_local"]
-    for thing in walk.tracked:
-        if walk.is_a(thing, local):
-            yield from _values_of_local(walk, thing, owners)
+    for thing in walk.instances_of(_local):
+        yield from _values_of_local(walk, thing, owners)
 
 
 def _values_of_local(walk, local, owners):
@@ -95,7 +93,7 @@ def _signals(walk):
             handler = module.getsignal(number)
         except ValueError:
             continue
-        if handler is None or type(handler) is int or type(handler) is types.BuiltinFunctionType:
+        if handler is None or type(handler) is int or type(handler) is classes.BuiltinFunctionType:
             continue
         yield handler, "signal", "%s handler" % _signal_name(number)
 
@@ -123,12 +121,12 @@ def _asyncio(walk):
         return
     loop_class = events.__dict__.get("AbstractEventLoop")
     task_class = sys.modules["_asyncio"].__dict__.get("Task") if "_asyncio" in sys.modules else None
-    for thing in walk.tracked:
-        if task_class is not None and walk.is_a(thing, task_class):
-            if task_class.__dict__["_state"].__get__(thing) == "PENDING":
-                yield thing, "task", task_label(walk, thing)
-        elif walk.is_a(thing, loop_class):
-            yield thing, "event-loop", "event loop"
+    if task_class is not None:
+        for task in walk.instances_of(task_class):
+            if task_class.__dict__["_state"].__get__(task) == "PENDING":
+                yield task, "task", task_label(walk, task)
+    for loop in walk.instances_of(loop_class):
+        yield loop, "event-loop", "event loop"
 
 
 def task_label(walk, task):

@@ -10,21 +10,55 @@ a new reference inside one expression without a call: the interpreter gives up t
 
 import gc
 import sys
-import threading
+from _thread import _local, get_ident
 
 try:
-    import ctypes
+    import _ctypes  # the package `ctypes` would load more (see jsontext.py)
 except ImportError:  # a Python built without libffi
-    ctypes = None
+    _ctypes = None
 
 _WORD = 8
 _MOST_THREADS = 400
 _MOST_SLOTS = 4096  # of one frame
 
 
+_layout = {}  # what was found once holds for the life of the process, and so do the types made for it
+
+
+def _derived(cls, **attributes):
+    return type(cls)("leakscope_" + cls.__name__, (cls,), attributes)
+
+
+def _c_type(code):
+    """Return the C type of a letter: O reference, L machine word, i int, c byte, P address."""
+    if code not in _layout:
+        _layout[code] = _derived(_ctypes._SimpleCData, _type_=code)
+    return _layout[code]
+
+
+def _array(kind, length):
+    return _derived(_ctypes.Array, _type_=kind, _length_=length)
+
+
+def _structure(**fields):
+    return _derived(_ctypes.Structure, _fields_=list(fields.items()))
+
+
+def _pointer(kind):
+    return _derived(_ctypes._Pointer, _type_=kind)
+
+
+def _function(name, result):
+    address = _ctypes.dlsym(_ctypes.dlopen(None, 0), name)
+    flags = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
+    return _derived(_ctypes.CFuncPtr, _flags_=flags, _restype_=result)(address)
+
+
 def _words(address, count):
     """Return `count` machine words at `address`, which must lie inside an object of our own."""
-    return list((ctypes.c_size_t * count).from_address(address))
+    if ("words", count) not in _layout:
+        _layout["words", count] = _array(_c_type("L"), count)
+    return list(_layout["words", count].from_address(address))
 
 
 def _marked_generator(first, second):
@@ -37,10 +71,10 @@ class Slots:
     def __init__(self):
         self.notes = []
         self.generator_offset = self.frame_offset = self.pointer_offset = None
-        if ctypes is None:
-            self.notes.append("ctypes is missing: local variables of frames are not named, thread-locals and contexts have no thread")
+        if _ctypes is None:
+            self.notes.append("_ctypes is missing: local variables of frames are not named, thread-locals and contexts have no thread")
             return
-        if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != _WORD:
+        if sys.implementation.name != "cpython" or sys.maxsize != (1 << 63) - 1:
             self.notes.append("this interpreter is no 64-bit CPython: local variables of frames are not named")
             return
         self._calibrate()
@@ -92,17 +126,20 @@ class Slots:
         count = -(-count // 16) * 16  # few types: only the slots asked for are read
         overlay = _layout.get(count)
         if overlay is None:
-            slots = ctypes.py_object * count
-            if self.pointer_offset is None:
-                overlay = slots
-            else:
-                data = type("Data", (ctypes.Structure,), {"_fields_": [
-                    ("_before", ctypes.c_char * (self.frame_offset - _WORD)), ("stack_top", ctypes.c_int),
-                    ("_flags", ctypes.c_char * (_WORD - 4)), ("slots", slots)]})
-                overlay = type("Frame", (ctypes.Structure,), {"_fields_": [
-                    ("_before", ctypes.c_char * self.pointer_offset), ("data", ctypes.POINTER(data))]})
+            overlay = _array(_c_type("O"), count)
+            if self.pointer_offset is not None:
+                byte = _c_type("c")
+                data = _structure(_before=_array(byte, self.frame_offset - _WORD), stack_top=_c_type("i"), _flags=_array(byte, _WORD - 4),
+                                  slots=overlay)
+                overlay = _structure(_before=_array(byte, self.pointer_offset), data=_pointer(data))
             _layout[count] = overlay
         return overlay
+
+    def _plain(self, count):
+        count = -(-count // 16) * 16
+        if ("slots", count) not in _layout:
+            _layout["slots", count] = _array(_c_type("O"), count)
+        return _layout["slots", count]
 
     def of_frame(self, frame, names):
         """Return [(name, value)] of the variables of a frame that are set; `names` are local_names() of its code."""
@@ -110,7 +147,7 @@ class Slots:
             return []
         found = []
         if self.pointer_offset is None:
-            return _read_slots(self._overlay(len(names)).from_address(id(frame) + self.frame_offset), names)
+            return _read_slots(self._plain(len(names)).from_address(id(frame) + self.frame_offset), names)
         view = self._overlay(len(names)).from_address(id(frame))
         for number, name in enumerate(names):
             try:
@@ -140,8 +177,7 @@ class Slots:
         """Return [(name, value)] of the variables of a suspended generator, coroutine or asynchronous generator (3.11+)."""
         if self.generator_offset is None or not names:
             return []
-        slots = (ctypes.py_object * len(names)).from_address(id(generator) + self.generator_offset)
-        return _read_slots(slots, names)
+        return _read_slots(self._plain(len(names)).from_address(id(generator) + self.generator_offset), names)
 
 
 _NOTHING = object()
@@ -204,7 +240,7 @@ class States:
     def __init__(self):
         self.notes = []
         self.found = []
-        if ctypes is None:
+        if _ctypes is None:
             return
         try:
             self._walk()
@@ -235,16 +271,14 @@ class States:
 
 
 _STATE_WORDS = 96
-_layout = {}  # what was found once holds for the life of the process; ctypes keeps each type for ever, so they are made once
-
-
 def _state_views():
     """Return {"objects", "numbers"}: the memory of a thread state seen as references and as numbers."""
     if "views" not in _layout:
         views = {}
-        for name, kind in (("objects", ctypes.py_object), ("numbers", ctypes.c_size_t)):
-            view = type("State", (ctypes.Structure,), {})
-            view._fields_ = [("previous", ctypes.POINTER(view)), ("next", ctypes.POINTER(view)), ("words", kind * _STATE_WORDS)]
+        for name, code in (("objects", "O"), ("numbers", "L")):
+            view = _derived(_ctypes.Structure)
+            link = _pointer(view)
+            view._fields_ = [("previous", link), ("next", link), ("words", _array(_c_type(code), _STATE_WORDS))]
             views[name] = view
         _layout["views"] = views
     return _layout["views"]
@@ -253,13 +287,12 @@ def _state_views():
 def _own_state():
     """Return the address of our thread state and the places in `words` of (ident, context, dict, dummy)."""
     if "api" not in _layout:
-        api = ctypes.PyDLL(None)  # of our own: the prototypes of ctypes.pythonapi belong to the target
-        api.PyThreadState_Get.restype = ctypes.c_void_p
-        api.PyThreadState_GetDict.restype = ctypes.c_void_p  # borrowed: as py_object it would be released once too often
-        _layout["api"] = api
-    own = _layout["api"].PyThreadState_Get()
+        # The dict is borrowed: asked for as a reference it would be released once too often.
+        _layout["api"] = _function("PyThreadState_Get", _c_type("P")), _function("PyThreadState_GetDict", _c_type("P"))
+    state, state_dict = _layout["api"]
+    own = state()
     if "offsets" not in _layout:
-        _layout["offsets"] = _state_offsets(own, _layout["api"].PyThreadState_GetDict())
+        _layout["offsets"] = _state_offsets(own, state_dict())
     return own, _layout["offsets"]
 
 
@@ -278,19 +311,19 @@ def _get(expression, scope):
 
 def _state_offsets(own, own_dict):
     """`own_dict` is the address of our dict. Return where (ident, context, dict, dummy) are in the words of a thread state, by our own; None if they are not found."""
-    import contextvars
+    import _contextvars
 
     address = own + 2 * _WORD
     words = _words(address, _STATE_WORDS)
-    fresh = contextvars.Context()
+    fresh = _contextvars.Context()
     inside = fresh.run(_words, address, _STATE_WORDS)
-    local = threading.local()
+    local = _local()
     local.x = None
     dummies = next((thing for thing in gc.get_referents(local) if type(thing) is dict and len(thing) == 1), {})
     dummy = next(iter(dummies), None)
     try:
         context = next(i for i in range(_STATE_WORDS) if inside[i] == id(fresh) and words[i] != id(fresh))
-        return (words.index(threading.get_ident()), context, words.index(own_dict),
+        return (words.index(get_ident()), context, words.index(own_dict),
                 words.index(id(dummy)) if id(dummy) in words else 0)
     except (StopIteration, ValueError):
         return None
@@ -299,7 +332,8 @@ def _state_offsets(own, own_dict):
 def thread_names():
     """Return {ident: name} of the threads that the threading module knows; a name that is no exact str is "?"."""
     names = {}
-    for ident, thread in list(dict.items(threading._active)):
+    active = sys.modules["threading"].__dict__.get("_active") if "threading" in sys.modules else None
+    for ident, thread in list(dict.items(active)) if type(active) is dict else ():
         name = None
         for candidate in gc.get_referents(thread):
             # The attributes of an instance: in its __dict__, or (3.11+) asked by a name that runs no code.

@@ -6,17 +6,15 @@ objects that die meanwhile run when it ends. Other threads go on running; refcou
 """
 
 import gc
-import json
 import os
 import sys
-import threading
 import time
-import types
+from _thread import _local
 from array import array
-from itertools import compress, repeat
+from itertools import repeat
 
-from . import classes, columns, expanders, roots, threads
-from .format import (COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, IMMORTAL, NAMES_FILE, NODE_KINDS, ROOT_KINDS, STORAGE)
+from . import classes, columns, expanders, jsontext, roots, threads
+from .format import COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, NAMES_FILE, ROOT_KINDS, STORAGE
 from .instances import InstanceReader
 from .names import Names
 from .nodes import Nodes
@@ -79,8 +77,8 @@ def _write(folder, written, tables, done):
 
 
 def _write_json(path, content):
-    with open(path + ".new", "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(content, file, separators=(",", ":"))
+    with open(path + ".new", "wb") as file:
+        file.write(jsontext.write(content).encode())
     os.replace(path + ".new", path)
 
 
@@ -102,14 +100,13 @@ class Walk:
         self.index = {}  # id -> row; -1: not part of the snapshot
         self.edge_start, self.edge_target, self.edge_label = columns.column("edge_start"), array("I"), array("I")
         self.sizes = array("Q")
-        self.position = 0
         self.name_spaces, self.local_spaces, self.local_owners = set(), set(), {}
         self.tuple_labels, self.variables, self.running, self.labels = {}, {}, {}, {}
         self.bounds, self.notes, self.memories, self.late = [], {}, {}, []
         self.entries, self.sizes_of = {}, {}
         self.root_rows = []
         self.storage_label = STORAGE << EDGE_KIND_SHIFT
-        self._is_a = {}
+        self._tracked_types = None
         self.thread_names = threads.thread_names()
         self.readers = Readers(self)
         self.expanders = expanders.loaded(self)
@@ -127,13 +124,16 @@ class Walk:
         """Say that `space` (a dict) holds attributes; one that was read already is named afterwards."""
         if id(space) not in self.name_spaces:
             self.name_spaces.add(id(space))
-            if -1 < self.index.get(id(space), self.position) < self.position:
+            if self._is_read(space):
                 self.late.append(space)
+
+    def _is_read(self, thing):
+        return -1 < self.index.get(id(thing), -1) < len(self.edge_start)
 
     def name_tuple(self, closure, labels):
         """Give the labels of a tuple's items."""
         self.tuple_labels[id(closure)] = labels
-        if -1 < self.index.get(id(closure), self.position) < self.position:
+        if self._is_read(closure):
             self.late.append(closure)
 
     def bound(self, thing, limit, what):
@@ -147,13 +147,13 @@ class Walk:
             found = self.memories[key] = Memory(kind, size, device)
         return found
 
-    def is_a(self, thing, cls):
-        """True if the type of `thing` has `cls` in its MRO; asks only the type."""
-        key = (id(type(thing)), id(cls))
-        found = self._is_a.get(key)
-        if found is None:
-            found = self._is_a[key] = any(base is cls for base in classes.mro_of(type(thing)))
-        return found
+    def instances_of(self, *wanted):
+        """Return the tracked objects whose type has one of the classes in its MRO; asks only the types."""
+        tracked = self.tracked
+        if self._tracked_types is None:
+            self._tracked_types = dict(zip(map(id, map(type, tracked)), map(type, tracked)))
+        found = {key for key, cls in self._tracked_types.items() if any(base is one for base in classes.mro_of(cls) for one in wanted)}
+        return [thing for thing in tracked if id(type(thing)) in found] if found else []
 
     def thread_label(self, ident):
         """Return "thread 'feed-eu'"."""
@@ -169,7 +169,7 @@ class Walk:
         stops = {id(sys.modules), id(os.environ), id(self.tracked), id(sys.path)}
         own_modules = []
         for name, module in list(dict.items(sys.modules)):
-            if type(module) is types.ModuleType:
+            if type(module) is classes.ModuleType:
                 if type(name) is str and (name == _PACKAGE or name.startswith(_PACKAGE + ".")):
                     own_modules.append(module)
                 else:
@@ -195,7 +195,7 @@ class Walk:
     def run(self):
         """Find all objects and edges."""
         names, tracked = self.names, self.tracked
-        names.learn_functions(thing for thing in tracked if type(thing) is types.FunctionType)
+        names.learn_functions(thing for thing in tracked if type(thing) is classes.FunctionType)
         for frame in list(sys._current_frames().values()):
             while frame is not None:
                 names.learn_code(frame.f_code)
@@ -206,7 +206,7 @@ class Walk:
                 self._drain((thing,))
                 self.root_rows.append((self.index[id(thing)], ROOT_KINDS.index(kind), names.row(label)))
         # Holders first: a dict or a tuple is named by its holder.
-        later = (dict, tuple, types.CellType)
+        later = (dict, tuple, classes.CellType)
         self._drain(thing for thing in tracked if type(thing) not in later)
         self._drain(tracked)
         self._name_late()
@@ -220,7 +220,7 @@ class Walk:
         add_target, add_label, add_start, add_size = (
             self.edge_target.append, self.edge_label.append, self.edge_start.append, self.sizes.append)
         edges = self.edge_target
-        position = self.position
+        position = len(self.edge_start)
         for start in starts:
             if id(start) in index:
                 continue
@@ -228,7 +228,7 @@ class Walk:
             add_object(start)
             while position < len(objects):
                 thing = objects[position]
-                position = self.position = position + 1
+                position += 1
                 add_start(len(edges))
                 try:
                     reader, size = entries.get(id(type(thing))) or self._learn(type(thing))
@@ -253,7 +253,7 @@ class Walk:
         module, qualname = classes.names_of(type(thing))
         text = self.names.strings[self.names.dotted(module + "." + qualname)]
         self.note("an object of type %s could not be read (%s)" % (text, type(error).__name__))
-        if len(self.sizes) < self.position:
+        if len(self.sizes) < len(self.edge_start):
             self.sizes.append(0)
 
     def _learn(self, cls):
@@ -274,9 +274,9 @@ class Walk:
         mro = classes.mro_ids(cls)
         if id(type) in mro:
             return readers.type
-        if id(types.ModuleType) in mro:
+        if id(classes.ModuleType) in mro:
             return readers.module
-        if id(sys.modules["_thread"].__dict__["_local"]) in mro:
+        if id(_local) in mro:
             return LocalReader(self, cls)
         container = container_of(cls)
         if container is not None:
@@ -322,7 +322,7 @@ class Walk:
         self.entries.clear()
         self.variables.clear()
         self.readers = self.expanders = None
-        self.tracked = None
+        self.tracked = self._tracked_types = None
         count = len(self.objects)
         written = nodes.columns
         written.update(
@@ -350,19 +350,20 @@ class Walk:
 
 
 def _idents(own):
-    """Return the idents of the agent's threads among `own`."""
-    return {thing.ident for thing in own if type(thing) is threading.Thread or isinstance(thing, threading.Thread)}
+    """Return the idents of the agent's threads: things of its own with an `ident`."""
+    idents = {getattr(thing, "ident", None) for thing in own if not classes.is_class(thing) and type(thing) is not classes.ModuleType}
+    return idents - {None, 0}
 
 
 def _is_own(thing, own_spaces):
     """True unless `thing` belongs to the target or the standard library: a module, class, function or frame of somebody else."""
     kind = type(thing)
-    if kind is types.FunctionType:
+    if kind is classes.FunctionType:
         return id(thing.__globals__) in own_spaces
-    if kind is types.ModuleType:
+    if kind is classes.ModuleType:
         return id(thing.__dict__) in own_spaces
-    if kind is types.FrameType:
+    if kind is classes.FrameType:
         return id(thing.f_globals) in own_spaces
     if classes.is_class(thing):
         return classes.names_of(thing)[0].startswith(_PACKAGE)
-    return kind not in (str, bytes, int, float, types.BuiltinFunctionType, types.CodeType)
+    return kind not in (str, bytes, int, float, classes.BuiltinFunctionType, classes.CodeType)
