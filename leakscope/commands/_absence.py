@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import struct
 from dataclasses import dataclass
@@ -115,6 +114,8 @@ def _has_boot(pid: int, boot: Path) -> bool | None:
 
 
 def _user_name(user_id: int) -> str:
+    import pwd  # POSIX alone has it, and `run` is to say itself what Windows lacks
+
     try:
         return pwd.getpwuid(user_id).pw_name
     except KeyError:

@@ -138,11 +138,11 @@ def masked(argv: list[str]) -> list[str]:
 
 
 def _masked_option(word: str) -> str:
+    if word[1:2].isalpha() and len(word) > 2:
+        return f"{word[:2]}{MASK}"  # -p8080: the value hangs on to the letter
     name, equals, _value = word.partition("=")
     if not _OPTION.fullmatch(name):
         return MASK
-    if not name.startswith("--") and len(name) > 2:
-        return f"{name[:2]}{MASK}"  # -p8080: the value hangs on to the letter
     return f"{name}={MASK}" if equals else name
 
 

@@ -53,7 +53,9 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
 def bring_in(boot: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` with the boot folder first on PYTHONPATH; nothing else is changed.
 
-    The agent takes the folder out again when it comes up, so that the target sees the PYTHONPATH it was given.
+    The agent takes the folder out again when it comes up, so that the target sees the PYTHONPATH it was given. The folder
+    twice stands for a PYTHONPATH that was set and empty (agent/children.py reads and writes it so, too).
     """
     before = environment.get("PYTHONPATH")
-    return {**environment, "PYTHONPATH": f"{boot}{os.pathsep}{before}" if before else str(boot)}
+    rest = [] if before is None else [before or str(boot)]
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(boot), *rest])}

@@ -1,99 +1,22 @@
-"""`leakscope run` as a person, a shell and a supervisor meet it: real processes, compared with the bare run."""
+"""`leakscope run` as a person and a script meet it: real processes, compared with the bare run."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
-import re
-import select
-import shlex
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import leakscope
 from leakscope import session as sessions
-
-ROOT = Path(leakscope.__file__).parent.parent
-LEAKSCOPE = [sys.executable, "-m", "leakscope"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-DEADLINE_S = 30.0
-
-# Says when it is ready, counts what it gets, ends on SIGTERM with the counts as its output.
-COUNTER = """
-import signal, sys, time
-counts = {}
-def count(number, frame):
-    name = signal.Signals(number).name
-    counts[name] = counts.get(name, 0) + 1
-    print("got", name, flush=True)
-for name in ("SIGINT", "SIGUSR1", "SIGHUP", "SIGQUIT", "SIGTERM", "SIGWINCH"):
-    signal.signal(getattr(signal, name), count)
-print("ready", flush=True)
-while "SIGTERM" not in counts:
-    time.sleep(0.01)
-time.sleep(0.3)
-print(sorted(counts.items()), flush=True)
-"""
-
-
-def run(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run leakscope to its end."""
-    return subprocess.run([*LEAKSCOPE, *arguments], cwd=folder, env=more.pop("env", ENVIRONMENT), text=True,
-                          capture_output=True, timeout=DEADLINE_S, stdin=more.pop("stdin", subprocess.DEVNULL), **more)
-
-
-def observe(folder: Path, *command: str, options: tuple[str, ...] = (), **more: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command under `leakscope run` into `folder`/out."""
-    return run(folder, "run", "-o", "out", "--format", "json", *options, "--", *command, **more)
-
-
-def until(is_so: Callable[[], Any], what: str) -> Any:
-    """Poll until `is_so` answers, and return its answer."""
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
-        answer = is_so()
-        if answer:
-            return answer
-        time.sleep(0.02)
-    raise AssertionError(f"waited {DEADLINE_S:g} s for {what}")
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start leakscope with a command as the head of its own process group; whatever is left of it is killed at the end."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start_one(*command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        process = subprocess.Popen([*LEAKSCOPE, "run", "-o", "out", "--format", "json", *options, "--", *command], cwd=tmp_path,
-                                   env=ENVIRONMENT, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, start_new_session=True)
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.communicate(timeout=DEADLINE_S)
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def opened(folder: Path) -> sessions.Session:
-    return sessions.open(folder / "out")
+from leakscope.commands import run as run_command
+from leakscope.commands._target import Ending
+from leakscope.errors import SessionError
+from leakscope.model import Confidence, Verdict, VerdictClass
+from leakscope.report import Report, SessionInfo
+from tests.commands.runs import DEADLINE_S, ENVIRONMENT, LEAKSCOPE, observe, opened, run
 
 
 def test_the_exit_code_is_that_of_the_command(tmp_path: Path) -> None:
@@ -143,137 +66,6 @@ def test_a_reader_of_the_output_sees_its_end_while_leakscope_goes_on(start: Call
     assert process.stdout is not None
     assert process.stdout.read() == "done\n"
     assert process.poll() is None
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGUSR1", "SIGHUP", "SIGQUIT"])
-def test_a_signal_to_leakscope_alone_is_forwarded_once(start: Callable[..., subprocess.Popen[str]], name: str) -> None:
-    process = start(sys.executable, "-c", COUNTER)
-    assert line(process) == "ready"
-    process.send_signal(getattr(signal, name))
-    assert line(process) == f"got {name}"
-    process.send_signal(signal.SIGTERM)
-    assert line(process) == "got SIGTERM"
-    assert line(process) == f"{sorted([(name, 1), ('SIGTERM', 1)])}"
-
-
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_to_the_whole_group_reaches_the_command_once(start: Callable[..., subprocess.Popen[str]], name: str) -> None:
-    process = start(sys.executable, "-c", COUNTER)
-    assert line(process) == "ready"
-    os.killpg(process.pid, getattr(signal, name))
-    assert line(process) == f"got {name}"
-    if name != "SIGTERM":
-        time.sleep(0.3)  # a second one would have come by now; the counts below say whether it did
-        process.send_signal(signal.SIGTERM)
-        assert line(process) == "got SIGTERM"
-    assert line(process) == f"{sorted({(name, 1), ('SIGTERM', 1)})}"
-
-
-def test_signals_ignored_before_leakscope_stay_ignored_and_others_do_not(tmp_path: Path) -> None:
-    show = "import signal; print(*[int(signal.getsignal(n) == signal.SIG_IGN) for n in (1, 2, 3, 10)])"
-    script = f"trap '' HUP USR1; exec {' '.join(LEAKSCOPE)} run -o out --quiet -- {sys.executable} -c '{show}'"
-    done = subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True,
-                          timeout=DEADLINE_S)
-    assert done.stdout == "1 0 0 1\n"
-
-
-def test_leakscope_killed_with_9_leaves_the_command_running_and_a_readable_session(
-        tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
-    process = start(sys.executable, "-c", COUNTER)
-    assert line(process) == "ready"
-    pid = until(lambda: opened(tmp_path).info["pid"], "the pid in session.json")
-    process.kill()
-    assert process.wait(DEADLINE_S) == -9
-    assert opened(tmp_path).state == "running"
-    os.kill(pid, signal.SIGTERM)
-    assert line(process) == "got SIGTERM"
-    until(lambda: opened(tmp_path).state == "died", "the session to notice the end")
-
-
-def _on_a_terminal(folder: Path, command: list[str], talk: Callable[[int, Callable[[str], str]], None]) -> tuple[int, str]:
-    """Run a command on a terminal of its own; `talk` gets the terminal and a function that reads until a text appears."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.execve(command[0], command, {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
-    seen = ""
-
-    def read_until(text: str) -> str:
-        nonlocal seen
-        end = time.monotonic() + DEADLINE_S
-        while text not in seen:
-            assert time.monotonic() < end, f"no {text!r} in {seen!r}"
-            if select.select([terminal], [], [], 0.1)[0]:
-                seen += os.read(terminal, 65536).decode()
-        return seen
-
-    try:
-        talk(terminal, read_until)
-        while True:
-            try:
-                chunk = os.read(terminal, 65536)
-            except OSError:  # Linux: EIO when the last process has left the terminal
-                break
-            if not chunk:
-                break
-            seen += chunk.decode()
-    finally:
-        os.close(terminal)
-        _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), seen
-
-
-def test_ctrl_c_on_a_terminal_reaches_the_command_once_and_leakscope_finishes(tmp_path: Path) -> None:
-    def talk(terminal: int, read_until: Callable[[str], str]) -> None:
-        read_until("ready")
-        os.write(terminal, b"\x03")
-        read_until("got SIGINT")
-        pid = until(lambda: opened(tmp_path).info["pid"], "the pid in session.json")
-        time.sleep(0.3)  # a second one would have come by now; the counts below say whether it did
-        os.kill(pid, signal.SIGTERM)
-
-    command = [*LEAKSCOPE, "run", "-o", "out", "--format", "json", "--quiet", "--", sys.executable, "-c", COUNTER]
-    code, seen = _on_a_terminal(tmp_path, command, talk)
-    assert code == 0
-    assert "[('SIGINT', 1), ('SIGTERM', 1)]" in seen
-
-
-def test_the_status_line_leaves_the_text_of_the_command_whole(tmp_path: Path) -> None:
-    program = "import time\nfor n in range(4): print('line', n, flush=True); time.sleep(0.2)\nprint(input('name? '))"
-
-    def talk(terminal: int, read_until: Callable[[str], str]) -> None:
-        read_until("name? ")
-        os.write(terminal, b"kim\n")
-
-    command = [*LEAKSCOPE, "run", "-o", "out", "--format", "json", "--", sys.executable, "-c", program]
-    code, seen = _on_a_terminal(tmp_path, command, talk)
-    assert code == 0
-    status = re.compile(r"\x1b7\x1b\[999C\x1b\[\d+D\x1b\[2m([^\x1b]*)\x1b\[0m\x1b8")
-    assert any("leakscope" in each for each in status.findall(seen))
-    assert status.sub("", seen).startswith("line 0\r\nline 1\r\nline 2\r\nline 3\r\nname? kim\r\nkim\r\n")
-
-
-def test_there_is_no_status_line_when_stderr_is_no_terminal(tmp_path: Path) -> None:
-    done = observe(tmp_path, sys.executable, "-c", "import time; time.sleep(0.3)")
-    assert "\x1b" not in done.stderr
-
-
-def test_ctrl_z_stops_both_and_fg_continues_both(tmp_path: Path) -> None:
-    (tmp_path / "echo.py").write_text("print('it is', 'up', flush=True)\nprint('heard:', input(), flush=True)\n")
-
-    def talk(terminal: int, read_until: Callable[[str], str]) -> None:
-        command = [*LEAKSCOPE, "run", "-o", "out", "--format", "json", "--quiet", "--", sys.executable, "echo.py"]
-        os.write(terminal, f"{shlex.join(command)}\n".encode())
-        read_until("it is up\r\n")
-        os.write(terminal, b"\x1a")
-        read_until("Stopped")
-        os.write(terminal, b"fg\n")
-        os.write(terminal, b"it goes on\n")
-        read_until("heard: it goes on")
-        os.write(terminal, b"exit 0\n")
-
-    code, _ = _on_a_terminal(tmp_path, ["/bin/bash", "--norc", "--noprofile", "-i"], talk)
-    assert code == 0
 
 
 @pytest.mark.parametrize(("arguments", "sentence", "hint"), [
@@ -352,3 +144,66 @@ def test_json_of_the_session_names_the_options_for_the_agent(tmp_path: Path) -> 
     observe(tmp_path, sys.executable, "-c", "pass", options=("--every", "2m", "--max-disk", "50M", "--sites", "tracemalloc:5"))
     options = json.loads((tmp_path / "out" / "session" / "boot" / "options.json").read_text())
     assert (options["every_s"], options["max_disk_bytes"], options["sites"]) == (120.0, 50 << 20, "tracemalloc:5")
+
+
+def a_report(kind: VerdictClass) -> Report:
+    info = SessionInfo("0" * 12, ("python",), "2026-11-30T00:00:00Z", 1.0, 0, None, "", ())
+    return Report("0", info, Verdict(kind, Confidence.HIGH, "So it is."), (), ())
+
+
+def a_wish(fail_on: str | None = None) -> run_command.Wish:
+    return run_command.Wish(Path("out"), ("json",), fail_on, None, "", False, True)
+
+
+@pytest.mark.parametrize(("ending", "kind", "fail_on", "code"), [
+    (Ending(0, None), VerdictClass.PYTHON_LEAK, None, 0),
+    (Ending(0, None), VerdictClass.PYTHON_LEAK, "leak", 3),
+    (Ending(0, None), VerdictClass.PYTHON_LEAK, "growth", 3),
+    (Ending(0, None), VerdictClass.BOUNDED_GROWTH, "leak", 0),
+    (Ending(0, None), VerdictClass.BOUNDED_GROWTH, "growth", 3),
+    (Ending(0, None), VerdictClass.NO_LEAK, "growth", 0),
+    (Ending(0, None), VerdictClass.INSUFFICIENT_EVIDENCE, "leak", 0),
+    (Ending(4, None), VerdictClass.PYTHON_LEAK, "leak", 4),
+    (Ending(None, 15), VerdictClass.PYTHON_LEAK, "leak", 143),
+    (Ending(0, None), None, None, 1),
+    (Ending(4, None), None, None, 4),
+])
+def test_the_code_of_the_command_comes_before_what_leakscope_has_to_say(
+        ending: Ending, kind: VerdictClass | None, fail_on: str | None, code: int) -> None:
+    report = None if kind is None else a_report(kind)
+    assert run_command._exit_code(ending, report, a_wish(fail_on)) == code
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (ZeroDivisionError("oh"), "leakscope: The report could not be made (ZeroDivisionError: oh); the session is kept.\n"),
+    (SessionError("It is damaged."), "leakscope: It is damaged.\n"),
+])
+def test_a_report_that_fails_keeps_the_session_and_says_how_to_try_again(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str,
+) -> None:
+    def fail(*_arguments: object) -> Report:
+        raise error
+
+    monkeypatch.setattr("leakscope.commands._make_report.make_report", fail)
+    session = sessions.create(tmp_path / "session", ["python"], {})
+    reporting = run_command._Reporting(session, a_wish())
+    reporting.make()
+    assert reporting.report is None
+    assert capsys.readouterr().err == f"{said}  hint: leakscope report {session.path}\n"
+
+
+def test_after_its_duration_the_report_is_there_and_the_command_goes_on(tmp_path: Path) -> None:
+    program = "import os, time\nwhile not os.path.exists('out/report.json'): time.sleep(0.05)\nprint('goes on')\nexit(5)"
+    done = observe(tmp_path, sys.executable, "-c", program, options=("--duration", "1s"))
+    assert (done.returncode, done.stdout) == (5, "goes on\n")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["session"]["duration_s"], report["session"]["exit_code"]) == (1.0, None)
+    assert (opened(tmp_path).info["duration_s"], opened(tmp_path).info["exit_code"]) == (1.0, 5)
+
+
+def test_a_child_without_an_agent_is_named_even_where_others_reported(tmp_path: Path) -> None:
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-I', '-c', 'import time; time.sleep(4)'])"
+    done = observe(tmp_path, sys.executable, "-c", program)
+    assert "): it runs with -I, which ignores PYTHONPATH." in done.stderr
+    assert len(opened(tmp_path).info["gaps"]) == 1
+    assert len(opened(tmp_path).processes()) == 1

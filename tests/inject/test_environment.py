@@ -41,7 +41,9 @@ def test_the_options_lie_beside_the_hook(tmp_path: Path) -> None:
     assert options["session"] == str(tmp_path / "session")
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, "/s/boot"), ("", "/s/boot"), ("/mine:/yours", "/s/boot:/mine:/yours")])
+@pytest.mark.parametrize(("before", "after"), [
+    (None, "/s/boot"), ("", "/s/boot:/s/boot"), ("/mine:/yours", "/s/boot:/mine:/yours"),
+])
 def test_the_boot_folder_comes_first_and_nothing_else_changes(before: str | None, after: str) -> None:
     given = {"LANG": "C"} if before is None else {"LANG": "C", "PYTHONPATH": before}
     assert environment.bring_in(Path("/s/boot"), given) == {"LANG": "C", "PYTHONPATH": after}
