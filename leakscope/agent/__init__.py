@@ -1,7 +1,7 @@
 """The part of LeakScope that runs inside the target: records, judges nothing, and is not noticed.
 
-`start(boot)` is called by the staged sitecustomize, `snapshot()` by whoever wants one now, `stop()` by whoever wants us gone. Each
-may be called at any time, any number of times; none raises.
+`start(boot)` is called by the staged sitecustomize, `snapshot()` by whoever wants one now, `stop()` by whoever wants
+us gone. Each may be called at any time, any number of times; none raises.
 """
 
 import atexit
@@ -72,8 +72,8 @@ def _note(sentence):
 def _load_privately():
     """Load what the agent needs of the standard library now, in the main thread, from the standard library.
 
-    Later, in our thread, an import could find the target's own file by that name; and a fork during it would leave the child with
-    the lock of that import taken for ever. These are C modules that no program has a file of its own for.
+    Later, in our thread, an import could find the target's own file by that name; and a fork during it would leave the
+    child with the lock of that import taken for ever. These are C modules that no program has a file of its own for.
     """
     library = os.path.dirname(os.__file__)
     before = sys.path[:]
@@ -108,7 +108,8 @@ def _at_exit():
 
 
 def _before_fork():
-    # No thread of ours may exist at the fork: it could hold a lock, and from CPython 3.12 on a fork with threads warns on stderr.
+    # No thread of ours may exist at the fork: it could hold a lock, and from CPython 3.12 on a fork with threads warns
+    # on stderr.
     global _paused
     try:
         recorder = _recorder

@@ -1,12 +1,14 @@
 """Follows the target's children without letting the target see how.
 
-The target's `os.environ` shows PYTHONPATH as it was without us, while the process's own environment, which the system hands to a
-child when none is given (`subprocess` and multiprocessing by default, `os.execv`, `os.system`), still names the boot folder. Where a
-program gives an environment, made from the `os.environ` it sees, the boot folder is put in front at the last moment, in the few
-functions of `os` and `_posixsubprocess` that everything else ends in. Forked children are told by `os.register_at_fork`.
+The target's `os.environ` shows PYTHONPATH as it was without us, while the process's own environment, which the system
+hands to a child when none is given (`subprocess` and multiprocessing by default, `os.execv`, `os.system`), still names
+the boot folder. Where a program gives an environment, made from the `os.environ` it sees, the boot folder is put in
+front at the last moment, in the few functions of `os` and `_posixsubprocess` that everything else ends in. Forked
+children are told by `os.register_at_fork`.
 """
 
 import os
+import sys
 
 _NAME = "PYTHONPATH"
 _KEY = b"PYTHONPATH"
@@ -15,7 +17,7 @@ _ENVIRONMENT_POSITION = {"fork_exec": 5, "execve": 2, "posix_spawn": 2, "posix_s
 
 
 class Replacement:
-    """Stands where a builtin stood. An instance, not a function: as a class attribute it does not become a method, like a builtin."""
+    """Stands where a builtin stood; an instance, so that like a builtin it does not become a method in a class."""
 
     def __init__(self, original, change):
         self.original = original
@@ -36,9 +38,9 @@ class Replacement:
 
 
 def hide(boot, keep_following):
-    """Take the boot folder out of what the target sees of PYTHONPATH; with `keep_following` only out of what it sees."""
-    data, encode = os.environ._data, os.environ.encodekey
-    key = encode(_NAME)
+    """Take the boot folder out of os.environ; with `keep_following` children of the process still get it."""
+    data = os.environ._data  # type: ignore[attr-defined]  # what the mapping shows; os.environ[...] would also putenv
+    key = os.environ.encodekey(_NAME)
     if key not in data:
         return
     first, separator, rest = os.environ[_NAME].partition(os.pathsep)
@@ -58,7 +60,7 @@ def hide(boot, keep_following):
 
 
 def in_front(boot, value):
-    """Return PYTHONPATH for a child. An empty value means the same as none to Python; the boot folder twice remembers it."""
+    """Return PYTHONPATH for a child. To Python an empty value is none; the boot folder twice remembers which."""
     if value is None:
         return boot
     if value == boot or value.startswith(boot + os.pathsep.encode()):
@@ -108,15 +110,13 @@ class _Unset(Replacement):
 
 
 def _follow_subprocess(change):
-    import sys
-
     import _posixsubprocess
 
     replaced = Replacement(_posixsubprocess.fork_exec, change)
     _posixsubprocess.fork_exec = replaced
     subprocess = sys.modules.get("subprocess")  # a .pth file may have loaded it before us
     if subprocess is not None and "_fork_exec" in subprocess.__dict__:
-        subprocess._fork_exec = replaced
+        subprocess._fork_exec = replaced  # type: ignore[attr-defined]
 
 
 def _with_list(environment, boot):

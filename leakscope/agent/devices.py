@@ -1,13 +1,14 @@
 """Device counters of the target's torch, read only where the target itself has brought them up.
 
-Nothing here imports, initialises or allocates: no CUDA context comes into being because of us (`mem_get_info` would make one), and
-NVML is read only when the target has loaded and initialised `pynvml` itself.
+Nothing here imports, initialises or allocates: no CUDA context comes into being because of us (`mem_get_info` would
+make one), and NVML is read only when the target has loaded and initialised `pynvml` itself.
 """
 
 import os
 import sys
 
-# column -> (statistic, pool, part) of torch.cuda.memory_stats, by its flat key "statistic.pool.part" or as nested dicts.
+# column -> (statistic, pool, part) of torch.cuda.memory_stats, by its flat key "statistic.pool.part" or as nested
+# dicts.
 _COLUMNS = (
     ("allocated_bytes", ("allocated_bytes", "all", "current")),
     ("reserved_bytes", ("reserved_bytes", "all", "current")),
@@ -62,7 +63,7 @@ def _read_nvml(row, ordinal):
 
 
 def _physical_index(ordinal):
-    """Return NVML's index of a CUDA device, or None when CUDA_VISIBLE_DEVICES names it by something else than a number."""
+    """Return NVML's index of a CUDA device, or None when CUDA_VISIBLE_DEVICES names it otherwise than by number."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return ordinal

@@ -1,7 +1,7 @@
 """JSON with the C scanner and encoder alone.
 
-`import json` would load `re`, `enum` and `functools` before the target's first line: a program with a file of its own by such a
-name would then get another module than without us.
+`import json` would load `re`, `enum` and `functools` before the target's first line: a program with a file of its own
+by such a name would then get another module than without us.
 """
 
 from _json import encode_basestring_ascii, make_encoder, make_scanner
@@ -16,10 +16,10 @@ class _Reading:
     parse_float = float
     parse_int = int
     parse_constant = float
-    memo = {}
+    memo: "dict[str, str]" = {}
 
 
-_scan = make_scanner(_Reading)
+_scan = make_scanner(_Reading)  # type: ignore[arg-type]
 
 
 def _refuse(value):

@@ -1,18 +1,20 @@
 """When snapshots are taken, and which of them are kept.
 
-Nobody says how long the program will run. So the times grow geometrically, which gives a five-second script half a dozen
-snapshots and a five-day server a few dozen, and of those taken only a few are kept: the first after the warm-up, the last, and
-between them those that leave the most even gaps in time.
+Nobody says how long the program will run. So the times grow geometrically, which gives a five-second script half a
+dozen snapshots and a five-day server a few dozen, and of those taken only a few are kept: the first after the warm-up,
+the last, and between them those that leave the most even gaps in time.
 """
 
 _SECOND = 1_000_000_000
 FIRST_NS = 800_000_000
 _SHORTEST_STEP_NS = 400_000_000
-# The ratio of one time to the one before: dense while most scripts end, thinner once the program has shown that it stays.
+# The ratio of one time to the one before: dense while most scripts end, thinner once the program has shown that it
+# stays.
 _RATIO, _LATER_RATIO, _LATER_NS = 1.38, 1.5, 600 * _SECOND
 # A server that is killed after days should leave a last snapshot that is not days old.
 _LONGEST_STEP_NS = 4 * 3600 * _SECOND
-# After a walk the program runs undisturbed for this many times as long as the walk took: in the first minute, and later.
+# After a walk the program runs undisturbed for this many times as long as the walk took: in the first minute, and
+# later.
 _REST, _LATER_REST, _LATER_REST_NS = 1.0, 20.0, 60 * _SECOND
 
 
@@ -37,7 +39,7 @@ class Ladder:
         return now_ns >= self.next_ns
 
     def warmed(self, at_ns):
-        """The warm-up is now known to have lasted until `at_ns`: earlier snapshots are the first to go. It never moves back."""
+        """The warm-up is now known to have lasted until `at_ns` or longer: earlier snapshots are the first to go."""
         self._warm_ns = max(self._warm_ns, at_ns)
 
     def taken(self, index, begun_ns, ended_ns):

@@ -1,7 +1,7 @@
-"""How much memory this process may still take: the system, the control group, the resource limits. Linux; absent elsewhere.
+"""How much memory this process may still take: system, control group, resource limits. Linux; absent elsewhere.
 
-Control groups: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the kernel. The page cache that the kernel gives
-back without ado (inactive_file) is no use of memory.
+Control groups: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of the kernel. The page cache that the
+kernel gives back without ado (inactive_file) is no use of memory.
 """
 
 import os
@@ -91,17 +91,19 @@ class MemoryRoom:
 
 
 def _candidates(mount, membership):
-    """Yield (folder, use, limit, stat) from the own group up to the root of the hierarchy, for version 2 and version 1."""
+    """Yield (folder, use, limit, stat) from the own group up to the root, for version 2 and version 1."""
     for line in _read(membership).decode("utf-8", "replace").splitlines():
         _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
         if controllers == "":
             names, root = ("memory.current", "memory.max", "memory.stat"), mount
         elif "memory" in controllers.split(","):
-            names, root = ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat"), os.path.join(mount, "memory")
+            names = ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat")
+            root = os.path.join(mount, "memory")
         else:
             continue
         parts = [part for part in path.split("/") if part and part != ".."]
-        # In a container the path is the host's while the mount shows our own group at its root: the climb ends there anyway.
+        # In a container the path is the host's while the mount shows our own group at its root: the climb ends there
+        # anyway.
         for depth in range(len(parts), -1, -1):
             yield (os.path.join(root, *parts[:depth]),) + names
 

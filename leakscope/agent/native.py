@@ -1,7 +1,7 @@
 """The few C functions that have no Python face, called through `_ctypes` alone.
 
-The `ctypes` package would load `struct` and `types` before the target's first line (see jsontext.py). Everything here is None, and
-says so, where the C library or the interpreter lacks it.
+The `ctypes` package would load `struct` and `types` before the target's first line (see jsontext.py). Everything here
+is None, and says so, where the C library or the interpreter lacks it.
 """
 
 import sys
@@ -9,15 +9,16 @@ import sys
 try:
     import _ctypes
 except ImportError:  # an interpreter built without libffi
-    _ctypes = None
+    _ctypes = None  # type: ignore[assignment]
 
 _MANAGED_DICT = 1 << 4  # Py_TPFLAGS_MANAGED_DICT of CPython 3.11
 
 
 def allocator_reader():
-    """Return a function that gives glibc's mallinfo2 as a dict in bytes, or None before glibc 2.33 and on other C libraries.
+    """Return a function that gives glibc's mallinfo2 as a dict in bytes; None before glibc 2.33 and elsewhere.
 
-    The GIL is released during the call: it takes the locks of the arenas one after the other and looks at every free chunk.
+    The GIL is released during the call: it takes the locks of the arenas one after the other and looks at every free
+    chunk.
     """
     function = _function("mallinfo2", _mallinfo2()) if _ctypes else None
     if function is None:
@@ -34,8 +35,9 @@ def allocator_reader():
 def traceback_reader():
     """Return a function from an object to tracemalloc's frames of it, [(file, line), ...] innermost first, or None.
 
-    On CPython 3.11 `_tracemalloc._get_object_traceback` looks 16 bytes before an instance, where the collector's header would be;
-    the block of an instance with a managed __dict__ begins 32 bytes before it (cpython #101430, mended in 3.12).
+    On CPython 3.11 `_tracemalloc._get_object_traceback` looks 16 bytes before an instance, where the collector's
+    header would be; the block of an instance with a managed __dict__ begins 32 bytes before it (cpython #101430,
+    mended in 3.12).
     """
     import _tracemalloc
 
@@ -54,10 +56,10 @@ def traceback_reader():
 
 
 def reference_tracer_is_taken():
-    """Return whether CPython 3.13's one place for a reference tracer is held: tracemalloc.start() would overwrite it."""
+    """Return whether CPython 3.13's one place for a reference tracer is held; tracemalloc would overwrite it."""
     if sys.version_info < (3, 13) or not _ctypes:
         return False
-    pointer = type(_ctypes._SimpleCData)("pointer", (_ctypes._SimpleCData,), {"_type_": "P"})
+    pointer = _value_type("P")
     function = _function("PyRefTracer_GetTracer", pointer, _ctypes.FUNCFLAG_PYTHONAPI)
     if function is None:
         return False
@@ -66,26 +68,30 @@ def reference_tracer_is_taken():
 
 def _function(name, result, flags=0):
     try:
-        address = _ctypes.dlsym(_ctypes.dlopen(None, 0), name)
+        address = _ctypes.dlsym(_ctypes.dlopen(None, 0), name)  # type: ignore[arg-type]
     except OSError:
         return None
-    prototype = type(_ctypes.CFuncPtr)("Function", (_ctypes.CFuncPtr,),
-                                       {"_flags_": _ctypes.FUNCFLAG_CDECL | flags, "_restype_": result})
-    return prototype(address)
+    return _derived(_ctypes.CFuncPtr, _flags_=_ctypes.FUNCFLAG_CDECL | flags, _restype_=result)(address)
+
+
+def _derived(cls, **attributes):
+    """Return a subclass; it needs its attributes while it is made."""
+    return type(cls)("leakscope_" + cls.__name__, (cls,), attributes)
+
+
+def _value_type(code):
+    return _derived(_ctypes._SimpleCData, _type_=code)
 
 
 def _mallinfo2():
-    size = type(_ctypes._SimpleCData)("size_t", (_ctypes._SimpleCData,), {"_type_": "L"})
+    size = _value_type("L")
     names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
-    return type(_ctypes.Structure)("mallinfo2", (_ctypes.Structure,), {"_fields_": [(name, size) for name in names]})
+    return _derived(_ctypes.Structure, _fields_=[(name, size) for name in names])
 
 
 def _traceback_by_address():
-    """Return `_PyTraceMalloc_GetTraceback(domain, address)`; it runs with the GIL and gives a new reference, None when unknown."""
-    simple = type(_ctypes._SimpleCData)
-    thing = simple("py_object", (_ctypes._SimpleCData,), {"_type_": "O"})
-    function = _function("_PyTraceMalloc_GetTraceback", thing, _ctypes.FUNCFLAG_PYTHONAPI)
+    """Return `_PyTraceMalloc_GetTraceback(domain, address)`; it runs with the GIL and gives None when unknown."""
+    function = _function("_PyTraceMalloc_GetTraceback", _value_type("O"), _ctypes.FUNCFLAG_PYTHONAPI)
     if function is not None:
-        function.argtypes = (simple("unsigned", (_ctypes._SimpleCData,), {"_type_": "I"}),
-                             simple("uintptr", (_ctypes._SimpleCData,), {"_type_": "L"}))
+        function.argtypes = (_value_type("I"), _value_type("L"))
     return function

@@ -29,7 +29,7 @@ def describe(recorder):
 
 
 def role(session, own_name, earlier):
-    """Return "exec" when a folder of the same process is there, "main" for the first process of the session, else "spawn".
+    """Return "exec" when a folder of the same process is there, "main" for the session's first process, else "spawn".
 
     Args:
         own_name: name of this process's folder.
@@ -48,7 +48,7 @@ def role(session, own_name, earlier):
 
 
 def start_ticks():
-    """Return the kernel's start time of this process in clock ticks since boot (field 22 of /proc/self/stat), 0 when unknown."""
+    """Return when the kernel began this process, in ticks since boot (field 22 of /proc/self/stat); 0 when unknown."""
     try:
         return int(read_small("/proc/self/stat").rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
@@ -56,7 +56,7 @@ def start_ticks():
 
 
 def masked(command):
-    """Return a command without its values: the program, the script or module, the names of options; the rest by type and length.
+    """Return a command without its values: program, script or module, names of options; the rest by type and length.
 
     `python -m app --token=abc --port 80` becomes `python -m app --token=str:3 --port int:2`.
     """

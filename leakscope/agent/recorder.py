@@ -18,11 +18,12 @@ from .thread import Thread
 from .timeline import Timeline
 
 _SECOND = 1_000_000_000
-# The main program's site import has ended by then; a forked child that goes on to exec another program leaves nothing behind.
+# The main program's site import has ended by then; a forked child that goes on to exec another program leaves nothing
+# behind.
 _SETTLE_S, _FORK_SETTLE_S = 0.02, 0.05
 # How long a fork, and how long the end of the interpreter, waits for a snapshot that is being taken.
 _STOP_S, _LAST_STOP_S = 2.0, 30.0
-# Bytes the Python walk holds for one object, measured with its tables and columns; blocks are counted, as objects are not.
+# Bytes the Python walk holds for one object with its tables and columns. Blocks are counted, as objects are not.
 _WALK_BYTES = 250
 _FULL_PART = 0.9
 _SHORT_RUN_NS, _GROWTH_PART = 1 * _SECOND, 1.5
@@ -37,7 +38,7 @@ _ROW_OBJECTS = 100
 
 
 class Recorder:
-    """One process and its folder. `role` is "main", "spawn", "exec" or "fork"; the first three are told apart by `open`."""
+    """One process and its folder. `role` is "fork", or "" for `open` to find out which of the others it is."""
 
     def __init__(self, options, boot, role="", parent=None):
         self.options = options
@@ -54,7 +55,8 @@ class Recorder:
         warmup_s, every_s = options.get("warmup_s"), options.get("every_s")
         self.ladder = Ladder(options.get("keep_snapshots") or 6, None if warmup_s is None else int(warmup_s * _SECOND),
                              None if not every_s else int(every_s * _SECOND))
-        self.windows = sites.Windows(sites.parse_option(options.get("sites")), options.get("max_memory_bytes"), self.files.note)
+        frames = sites.parse_option(options.get("sites"))
+        self.windows = sites.Windows(frames, options.get("max_memory_bytes"), self.files.note)
         self.thread = None
         self.last_done = {}
         self._walking = allocate_lock()
@@ -77,7 +79,8 @@ class Recorder:
             if self.files.path is None and not self.files.is_closed:
                 try:
                     earlier = self.files.create(self.pid)
-                    self.role = self.role or process.role(self.options["session"], os.path.basename(self.files.path), earlier)
+                    name = os.path.basename(self.files.path)
+                    self.role = self.role or process.role(self.options["session"], name, earlier)
                     self.files.write(fmt.PROCESS_FILE, process.describe(self))
                 except OSError:
                     self.files.is_closed = True
@@ -98,7 +101,7 @@ class Recorder:
                 self.timeline.own_threads = 1
             except RuntimeError:
                 self.thread = None
-                self.files.note("The system gave no thread for the timeline, so only the end of this process was recorded.")
+                self.files.note("The system gave no thread, so only the end of this process was recorded.")
 
     def pause(self, seconds=_STOP_S):
         """Stop the thread; return whether it has ended in that time."""
@@ -192,7 +195,7 @@ class Recorder:
     # --- snapshots ---
 
     def take(self, kind, row=None):
-        """Take a snapshot of this process now; return its done.json as a dict, or None with a note that says why not."""
+        """Take a snapshot now; return its done.json as a dict, or None with a note that says why not."""
         if not self._walking.acquire(kind == "manual"):
             return None
         try:
@@ -219,8 +222,9 @@ class Recorder:
         t_ns = time.monotonic_ns() - self.started_ns
         tracer = self.windows.tracer()
         try:
-            done = walk.take(self.files.path, self._index, kind, t_ns, own=self.own(), sample=row or self.timeline.row(is_whole=True),
-                             tracer=tracer)
+            row = row or self.timeline.row(is_whole=True)
+            folder = self.files.snapshot_path(self._index)
+            done = walk.take(folder, self._index, kind, t_ns, own=self.own(), sample=row, tracer=tracer)
         finally:
             ended_ns = self._last_walk_ended_ns = self.elapsed_ns()
             self.ladder.postponed(begun_ns, ended_ns)
@@ -273,7 +277,7 @@ class Recorder:
         while self.files.used_bytes() + last * 1.2 > share:
             dropped = self.ladder.thin()
             if dropped is None:
-                return f"A snapshot was left out, because this process has used its {share >> 20} MiB of the disk budget."
+                return f"A snapshot was left out: this process has used its {share >> 20} MiB of the disk budget."
             self.files.remove_snapshot(dropped)
         return None
 
@@ -286,7 +290,7 @@ class Recorder:
 
 
 def _let_the_collector_pass(thread):
-    """Wait a moment when the collector is about to run: its finalizers should run in a thread of the target, as without us."""
+    """Wait a moment when the collector is about to run: finalizers should run in a thread of the target, as ever."""
     for _ in range(3):
         threshold = gc.get_threshold()[0]
         if not gc.isenabled() or not threshold or threshold - gc.get_count()[0] > min(_ROW_OBJECTS, threshold // 2):

@@ -1,7 +1,7 @@
 """The folder of one process in the session: whole files, whole lines, notes, and the share of the disk it may take.
 
-No descriptor is held between two writes: a target that closes every descriptor (a daemon) and opens files of its own must never
-find our rows in them.
+No descriptor is held between two writes: a target that closes every descriptor (a daemon) and opens files of its own
+must never find our rows in them.
 """
 
 import errno
@@ -20,8 +20,8 @@ _MOST_NOTES = 200
 class ProcessFolder:
     """<session>/<pid>/ of this process.
 
-    `path` is None until `create` was called: notes made before are kept and written then. `is_closed` is True after the disk has
-    refused us; from then on every method does nothing.
+    `path` is None until `create` was called: notes made before are kept and written then. `is_closed` is True after
+    the disk has refused us; from then on every method does nothing.
     """
 
     def __init__(self, session, started_ns):
@@ -107,7 +107,7 @@ class ProcessFolder:
         return 0 if self.path is None else _size(self.path)
 
     def share_bytes(self, max_disk_bytes):
-        """Return what this process may take of the session's bytes: an equal part for each process that has not ended."""
+        """Return what this process may take of the session's bytes: an equal part for each that has not ended."""
         running = 0
         try:
             with os.scandir(self.session) as entries:
@@ -132,8 +132,8 @@ class ProcessFolder:
         if error.errno not in _FATAL:
             return
         self.is_closed = True
-        note = {"t_ns": time.monotonic_ns() - self._started_ns,
-                "note": f"The recording of this process ended, because its folder refused to be written: {error.strerror}."}
+        sentence = f"The recording of this process ended, because its folder could not be written: {error.strerror}."
+        note = {"t_ns": time.monotonic_ns() - self._started_ns, "note": sentence}
         try:
             self._write(os.path.join(self.path, fmt.NOTES_FILE), jsontext.write(note) + "\n", os.O_APPEND)
         except OSError:

@@ -1,10 +1,11 @@
 """Where objects were allocated, as tracemalloc knows it, in bounded windows.
 
-tracemalloc makes a program that allocates much five to ten times slower and keeps about a hundred bytes for each block, so it is on
-only when asked for (`--sites tracemalloc[:FRAMES]`) and only in windows. The first window opens when the process comes up, because
-what a short program allocates at its beginning matters, and ends with the first snapshot after a minute. Later ones open some
-seconds before each snapshot: what was born in them and survived has a site, and a leak keeps giving birth. A window ends at once
-when its bookkeeping passes its bound. A target that traces by itself is read and never stopped.
+tracemalloc makes a program that allocates much five to ten times slower and keeps about a hundred bytes for each
+block, so it is on only when asked for (`--sites tracemalloc[:FRAMES]`) and only in windows. The first window opens
+when the process comes up, because what a short program allocates at its beginning matters, and ends with the first
+snapshot after a minute. Later ones open some seconds before each snapshot: what was born in them and survived has a
+site, and a leak keeps giving birth. A window ends at once when its bookkeeping passes its bound. A target that traces
+by itself is read and never stopped.
 """
 
 import os
@@ -85,8 +86,8 @@ class Windows:
         if self.is_open:
             if self.is_ours and self._tracing.get_tracemalloc_memory() > self._bound_bytes:
                 self.close()
-                self._note(f"Allocation tracing was stopped {now_ns / _SECOND:.0f} s after the start, because it held more than "
-                           f"{self._bound_bytes >> 20} MiB.")
+                self._note(f"Allocation tracing was stopped {now_ns / _SECOND:.0f} s after the start, because it held more "
+                           f"than {self._bound_bytes >> 20} MiB.")
         elif now_ns >= next_snapshot_ns - _WINDOW_NS:
             self.open(now_ns)
 
@@ -100,7 +101,7 @@ class Windows:
         return Tracer(self._tracing, self) if self.is_open else None
 
     def grown_lines(self, totals):
-        """Return [(file, line), bytes, count] for each line that holds more than at the last snapshot of this window."""
+        """Return [(file, line), bytes, count] of each line that holds more than at this window's last snapshot."""
         before, self._lines = self._lines, totals
         if before is None:  # the target traces since an unknown time: there is nothing to compare with yet
             return []
@@ -215,7 +216,7 @@ def last_line(code):
 
 
 def shown_path(file):
-    """Return a file name without what only says whose machine it is: from site-packages, the standard library or the cwd on."""
+    """Return a file name from site-packages, the standard library or the cwd on: the rest says whose machine it is."""
     for marker in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"):
         at = file.rfind(marker)
         if at >= 0:

@@ -1,12 +1,22 @@
 """A thread that the target does not notice.
 
-`threading` does not know it (`threading.enumerate()` stays as it was), gevent's and eventlet's patches do not reach it because
-the originals are taken here before the target runs, it never delays the interpreter's exit, and no signal is ever delivered
-to it: one that the target waits for with `sigwait` would otherwise end the process in our thread.
+`threading` does not know it (`threading.enumerate()` stays as it was), gevent's and eventlet's patches do not reach it
+because the originals are taken here before the target runs, it never delays the interpreter's exit, and no signal is
+ever delivered to it: one that the target waits for with `sigwait` would otherwise end the process in our thread.
 """
 
 import os
-from _signal import SIG_BLOCK, SIG_SETMASK, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, pthread_sigmask, valid_signals
+from _signal import (  # type: ignore[import-not-found]  # `signal` would load enum
+    SIG_BLOCK,
+    SIG_SETMASK,
+    SIGABRT,
+    SIGBUS,
+    SIGFPE,
+    SIGILL,
+    SIGSEGV,
+    pthread_sigmask,
+    valid_signals,
+)
 from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from time import monotonic, sleep
 
@@ -55,7 +65,8 @@ class Thread:
         deadline = monotonic() + seconds
         if not self._ended.acquire(True, seconds):
             return False
-        # A moment passes between the last line of Python and the end of the thread. A fork in that moment would warn of threads.
+        # A moment passes between the last line of Python and the end of the thread. A fork in that moment would warn
+        # of threads.
         while self.native_id and os.path.exists(f"/proc/self/task/{self.native_id}") and monotonic() < deadline:
             sleep(0.0001)
         return True
@@ -87,7 +98,7 @@ def name_thread(native_id):
 
 
 def is_here_already():
-    """Return whether this process has a thread of ours: then this is another interpreter of one process, not a new process."""
+    """Return whether this process has a thread of ours: then this is another interpreter in one process."""
     try:
         for task in os.listdir("/proc/self/task"):
             if read_small(f"/proc/self/task/{task}/comm").strip() == SYSTEM_NAME.encode():
@@ -98,9 +109,15 @@ def is_here_already():
 
 
 def read_small(path, limit=65536):
-    """Return the first `limit` bytes of a file; no descriptor stays open, so a target that closes all of its own hits none of ours."""
+    """Return the first `limit` bytes of a file, as one or more reads give them; no descriptor stays open."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        return os.read(handle, limit)
+        text = os.read(handle, limit)
+        while text and len(text) < limit:
+            more = os.read(handle, limit - len(text))
+            if not more:
+                break
+            text += more
+        return text
     finally:
         os.close(handle)

@@ -1,7 +1,8 @@
-"""One row of counters about this process: what it uses, what the interpreter and the C allocator hold, what the collector did.
+"""One row of counters about this process: what it uses, what its allocators hold, what the collector did.
 
-A gauge reads a few columns. Each is guarded and has a budget: one that takes long is read more seldom, so that a target with a
-hundred thousand mappings or descriptors does not pay for being watched. A column that was not read is absent from its row.
+A gauge reads a few columns. Each is guarded and has a budget: one that takes long is read more seldom, so that a
+target with a hundred thousand mappings or descriptors does not pay for being watched. A column that was not read is
+absent from its row.
 """
 
 import gc
@@ -52,7 +53,7 @@ class Gauge:
 
 
 class CollectorClock:
-    """An entry of gc.callbacks: adds up how long the collector stopped the program. It must never raise, nor allocate much."""
+    """An entry of gc.callbacks that adds up how long the collector stopped the program. It must never raise."""
 
     __slots__ = ("total_ns", "_begun_ns")
 
@@ -93,7 +94,7 @@ class Timeline:
             Gauge("devices", devices.read, spacing_ns=_SECOND // 2),
         ]
         if read_allocator is None:
-            note("The C library has no mallinfo2 (glibc 2.33 or later), so native memory is not divided into used and free.")
+            note("The C library has no mallinfo2 (glibc 2.33 or later): native memory is not divided into used and free.")
         else:
             self.gauges.append(Gauge("allocator", lambda row: row.update(read_allocator()), spacing_ns=_SECOND // 2))
 
@@ -110,12 +111,12 @@ class Timeline:
                 break
 
     def interval_s(self):
-        """Return the seconds from one row to the next: growth shows early in a short program, and a server writes 1 a second."""
+        """Return the seconds from one row to the next: a short program is seen closely, a server writes 1 a second."""
         elapsed_s = (monotonic_ns() - self._begun_ns) / _SECOND
         return 0.1 if elapsed_s < 30 else 0.5 if elapsed_s < 300 else 1.0
 
     def row(self, is_whole=False):
-        """Return one sample as a dict, t_ns first; a whole one (of a snapshot, of the end) has every column that can be read."""
+        """Return one sample, t_ns first; a whole one (of a snapshot, of the end) has all that can be read."""
         now_ns = monotonic_ns()
         row = {"t_ns": now_ns - self._started_ns}
         for gauge in self.gauges:
@@ -142,7 +143,8 @@ class Timeline:
         row["gc_pause_ns"] = self.clock.total_ns
 
 
-_STATUS = (("rss_bytes", b"VmRSS:"), ("anon_bytes", b"RssAnon:"), ("file_bytes", b"RssFile:"), ("shmem_bytes", b"RssShmem:"),
+_STATUS = (("rss_bytes", b"VmRSS:"), ("anon_bytes", b"RssAnon:"), ("file_bytes", b"RssFile:"), ("shmem_bytes",
+b"RssShmem:"),
            ("swap_bytes", b"VmSwap:"))
 
 
@@ -174,7 +176,8 @@ def _read_tasks(row):
     if tasks is None:
         return
     count = 0
-    # _all_tasks until 3.11, then tasks are kept apart by how they began. `.data` is the set of weak references: no code runs.
+    # _all_tasks until 3.11, then tasks are kept apart by how they began. `.data` is the set of weak references: no
+    # code runs.
     for name in ("_all_tasks", "_scheduled_tasks", "_eager_tasks"):
         kept = tasks.__dict__.get(name)
         if kept is not None:

@@ -1,7 +1,7 @@
-"""Brings the agent up in a Python process of the observed command, hands on to the target's own sitecustomize, steps aside.
+"""Brings the agent up in one Python process, hands on to the target's own sitecustomize, and steps aside.
 
-Every Python started with our folder first on PYTHONPATH runs this file, so it has to be valid in all of them, old ones too:
-there it does nothing but hand on.
+Every Python started with our folder first on PYTHONPATH runs this file, so it has to be valid in all of them, old ones
+too: there it does nothing but hand on.
 """
 import os
 import sys
@@ -11,7 +11,7 @@ def _bring_up(folder):
     if sys.version_info < (3, 9) or sys.implementation.name != "cpython":
         return
     try:
-        import _leakscope_agent
+        import _leakscope_agent  # type: ignore[import-not-found]
 
         _leakscope_agent.start(folder)
     except Exception:
@@ -21,7 +21,8 @@ def _bring_up(folder):
 
 def _step_aside(folder):
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != folder or entry == ""]
-    sys.path_importer_cache.pop(folder, None)
+    for entry in [entry for entry in sys.path_importer_cache if entry.startswith(folder)]:
+        del sys.path_importer_cache[entry]
     sys.modules.pop("sitecustomize", None)
 
 
@@ -29,6 +30,7 @@ _folder = os.path.dirname(os.path.abspath(__file__))
 _bring_up(_folder)
 _step_aside(_folder)
 
-# Now we are out of the way, the same statement finds what Python would have found without us. When there is none, its ImportError
-# leaves this file, and site ignores it as ever; an error of the target's own file is shown by site as ever.
-import sitecustomize  # noqa: E402, F401
+# Now we are out of the way, the same statement finds what Python would have found without us. When there is none, its
+# ImportError leaves this file, and site ignores it as ever; an error of the target's own file is shown by site as
+# ever.
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401
