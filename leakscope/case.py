@@ -34,6 +34,13 @@ class Case:
     info: dict[str, Any] = field(default_factory=dict)
     memory_limit_bytes: int | None = None
 
+    @cached_property
+    def program_timeline(self) -> list[Sample]:
+        """The timeline of the program alone: without the steps that our own walks left."""
+        pauses = [account.Window(graph.t_s, graph.t_s + graph.info.get("pause_ns", 0) / 1e9) for graph in self.graphs
+                  if graph.info.get("method", "in-place") == "in-place" and graph.info.get("pause_ns")]
+        return account.without_own_steps(self.timeline, pauses)
+
     # --- time --------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -44,18 +51,18 @@ class Case:
     @cached_property
     def trend(self) -> account.MemoryTrend | None:
         """How private memory moved in the window."""
-        return account.memory_trend(self.timeline, self.window)
+        return account.memory_trend(self.program_timeline, self.window)
 
     def rate_of(self, name: str) -> Slope | None:
         """The slope of a column of the timeline in the window, per second."""
-        points = [each for each in account.column(self.timeline, name) if each[0] >= self.window.start_s]
+        points = [each for each in account.column(self.program_timeline, name) if each[0] >= self.window.start_s]
         return theil_sen(points)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Where the growth in the window went."""
         totals = [account.heap_totals(graph) for graph in self.compared]
-        return account.account(self.timeline, totals, self.window)
+        return account.account(self.program_timeline, totals, self.window)
 
     def layer(self, name: str) -> int | None:
         """The growth of one layer in bytes; None if it was not measured."""

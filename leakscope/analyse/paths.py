@@ -170,9 +170,9 @@ class _Claims:
 
     def _border(self) -> Array:
         """Claimed nodes that hold an unclaimed one, nearest to their root first."""
-        open_edges = np.flatnonzero(self.root[self.target] < 0)
-        holders = np.unique(self.graph.edge_source[open_edges])
-        holders = holders[self.root[holders] >= 0]
+        holds_unclaimed = np.zeros(self.graph.node_count, dtype=bool)
+        holds_unclaimed[self.graph.edge_source[self.root[self.target] < 0]] = True
+        holders = np.flatnonzero(holds_unclaimed & (self.root >= 0))
         border: Array = holders[np.argsort(self.depth[holders], kind="stable")]
         return border
 

@@ -24,7 +24,7 @@ REMEDY = "Set MALLOC_ARENA_MAX=2, call malloc_trim(0) at quiet moments, or prelo
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield at most one finding."""
-    growth = memory.sustained(case.timeline, case.window, "malloc_free_bytes", case.layer("allocator-retained"),
+    growth = memory.sustained(case.program_timeline, case.window, "malloc_free_bytes", case.layer("allocator-retained"),
                               case.layer("total"))
     if growth is None:
         return

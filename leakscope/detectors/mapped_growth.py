@@ -25,11 +25,11 @@ LEAST_FILE_BYTES = 1 << 20
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield growing shared memory; dismiss growing file pages."""
-    files = memory.change_of(case.timeline, case.window, "file_bytes")
+    files = memory.change_of(case.program_timeline, case.window, "file_bytes")
     if files is not None and files >= LEAST_FILE_BYTES:
         yield Dismissed("pages of mapped files", "the kernel takes them back when memory is short", "", int(files))
-    shared = memory.change_of(case.timeline, case.window, "shmem_bytes")
-    growth = memory.sustained(case.timeline, case.window, "shmem_bytes", None if shared is None else int(shared),
+    shared = memory.change_of(case.program_timeline, case.window, "shmem_bytes")
+    growth = memory.sustained(case.program_timeline, case.window, "shmem_bytes", None if shared is None else int(shared),
                               case.layer("total"))
     if growth is None:
         return

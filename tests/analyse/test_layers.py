@@ -61,3 +61,18 @@ def test_large_objects_and_storages_count_as_what_malloc_handed_out():
     totals = layers.heap_totals(graph)
     assert totals.malloc_bytes == 3 * MIB
     assert totals.python_bytes > totals.malloc_bytes
+
+
+def test_what_our_own_walk_left_behind_is_taken_off():
+    samples = timeline(40, anon_bytes=lambda t: 50 * MIB + t * MIB + (8 * MIB if t > 12 else 0), shmem_bytes=0)
+    samples = [sample for sample in samples if not 10e9 < sample["t_ns"] < 13e9]
+    cleaned = layers.without_own_steps(samples, [Window(10.0, 13.0)])
+    trend = layers.memory_trend(cleaned, Window(0.0, 40.0))
+    assert trend is not None
+    assert abs(trend.growth_bytes / MIB - 35) < 2
+    assert samples[-1]["anon_bytes"] - cleaned[-1]["anon_bytes"] == 8 * MIB
+
+
+def test_a_change_is_known_where_the_first_stretch_of_the_window_has_no_sample():
+    assert layers.change([(0.0, 1.0), (3.0, 5.0), (9.0, 6.0)], Window(2.0, 10.0)) == 1.0
+    assert layers.change([(0.0, 1.0), (9.0, 6.0)], Window(2.0, 10.0)) is None
