@@ -49,6 +49,7 @@ class InstanceReader:
         self.has_dict = classes.has_dict(cls)
         self.managed = classes.is_managed(cls)
         self.known = []  # attribute names that worked, in the order of the referents
+        self.inline = ()
         self.candidates = None
         self.plans = {}
         self.searches = 0
@@ -59,9 +60,10 @@ class InstanceReader:
         referents = _get_referents(thing)
         plan = self.plans.get(len(referents))
         if plan is not None:
-            names, labels, dict_place = plan
+            names, places, labels, dict_place = plan
+            shown = referents if places is None else [referents[place] for place in places]
             try:
-                if all(map(is_, map(_getattribute, repeat(thing), names), referents)) and (
+                if all(map(is_, map(_getattribute, repeat(thing), names), shown)) and (
                         dict_place is None or type(referents[dict_place]) is dict):
                     if dict_place is not None:
                         self.walk.name_space(referents[dict_place])
@@ -79,6 +81,10 @@ class InstanceReader:
         if self.class_id in places:
             labels[places[self.class_id].pop()] = TYPE_LABEL
         found = {}
+        if self.managed and len(self.inline) < len(referents) and self.searches < _MOST_SEARCHES:
+            self._learn_inline(thing)
+        if self._is_in_order(thing, referents, labels):
+            return self._in_order(labels)
         self._ask(thing, self.known, places, labels, found)
         if None in labels:
             self._ask_extra(thing, places, labels)
@@ -93,6 +99,34 @@ class InstanceReader:
         rest = self.names.internal_label(self.rest) if self.rest else UNKNOWN_LABEL
         labels = [rest if label is None else label for label in labels]
         self._keep_plan(found, labels, dict_place)
+        return labels
+
+    def _learn_inline(self, thing):
+        """Take the names of the inline attributes from the class; those that are safe to ask for are asked first."""
+        cls = type(thing)
+        self.inline = self.walk.inline.of(cls)
+        for name in self.inline:
+            if name is not None and name not in self.known and classes.is_safe_name(cls, name):
+                self.known.append(name)
+
+    def _is_in_order(self, thing, referents, labels):
+        """True for an instance that has all attributes of its class inline: then they are in the order of the shared names."""
+        if not self.inline or len(self.inline) != len(referents) - 1 or labels[-1] != TYPE_LABEL:
+            return False
+        asked = [(name, target) for name, target in zip(self.inline, referents) if name in self.known]
+        try:
+            return (len(asked) > 0 or type(referents[0]) is not dict) and all(
+                _getattribute(thing, name) is target for name, target in asked)
+        except AttributeError:
+            return False
+
+    def _in_order(self, labels):
+        """Name the attributes by the order, also those that must not be asked for, such as a cached property's."""
+        for place, name in enumerate(self.inline):
+            labels[place] = UNKNOWN_LABEL if name is None else self.names.attribute_label(name)
+        places = [place for place, name in enumerate(self.inline) if name in self.known]
+        if places:
+            self.plans[len(labels)] = (tuple(self.inline[place] for place in places), places, labels, None)
         return labels
 
     def _ask(self, thing, names, places, labels, found):
@@ -153,7 +187,7 @@ class InstanceReader:
         if rest == (dict_place is not None) + (TYPE_LABEL in labels) and len(self.plans) < _MOST_PLANS:
             # The known names in the order of the referents: the next instance with fewer attributes is named right.
             self.known = names + [name for name in self.known if name not in names]
-            self.plans[len(labels)] = (tuple(names), labels, dict_place)
+            self.plans[len(labels)] = (tuple(names), None, labels, dict_place)
 
 
 def extra_names(cls):

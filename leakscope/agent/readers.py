@@ -6,11 +6,11 @@ that the host can compute garbage from reference counts; what is added or moved 
 
 import gc
 import sys
-from _collections import OrderedDict, deque
+from _collections import deque
 
 from . import classes, threads
 from .format import CONTENTS, EDGE_KIND_SHIFT, ELEMENT, INDEX, INTERNAL, KEY, KEY_OBJECT, STACK, UNKNOWN
-from .instances import TYPE_LABEL, UNKNOWN_LABEL, InstanceReader
+from .instances import TYPE_LABEL, UNKNOWN_LABEL
 
 _get_referents = gc.get_referents
 _INDEX = INDEX << EDGE_KIND_SHIFT
@@ -256,7 +256,10 @@ class Readers:
             pairs = self.slots.of_generator(thing, self.variables(code))
         targets, labels = self._named(referents, pairs, strict=True)
         awaited = "gi_yieldfrom" if prefix == "gi" else prefix + "_await"
-        self._name_rest(labels, targets, {id(getattr(thing, awaited)): awaited, id(code): "gi_code"}, _STACK)
+        words = {id(getattr(thing, awaited)): awaited, id(code): prefix + "_code"}
+        if sys.version_info < (3, 11):
+            words[id(getattr(thing, prefix + "_frame"))] = prefix + "_frame"
+        self._name_rest(labels, targets, words, _STACK)
         if sys.version_info >= (3, 11) and getattr(thing, prefix + "_running"):
             # Its frame is among the running ones and shows variables and stack; here they would be counted twice.
             kept = [place for place, label in enumerate(labels) if label >> EDGE_KIND_SHIFT == INTERNAL]
@@ -296,69 +299,3 @@ class Readers:
                     if kind is str and otherwise is _STACK:
                         word = "__name__"
                 labels[place] = otherwise if word is None else self.names.internal_label(word)
-
-
-class LocalReader:
-    """Reads a threading.local: KEY "thread 'x'" to the values of each thread, which C code keeps in a dict by dummies."""
-
-    def __init__(self, walk, cls):
-        self.walk = walk
-        self.instances = InstanceReader(walk, cls)
-
-    def __call__(self, thing):
-        targets, labels = self.instances(thing)
-        targets, labels = list(targets), list(labels)
-        for dummies in _get_referents(thing):
-            if type(dummies) is dict:
-                for space in list(dict.values(dummies)):
-                    if type(space) is dict:
-                        self.walk.local_spaces.add(id(dummies))
-                        self.walk.name_space(space)
-                        owner = self.walk.local_owners.get(id(space), "thread ?")
-                        targets.append(space)
-                        labels.append(_KEY + self.walk.names.row(owner))
-        return targets, labels
-
-
-class ContainerReader:
-    """Reads instances of a subclass of a builtin container: the contents by the container's own methods, then the attributes."""
-
-    def __init__(self, readers, cls, container):
-        self.readers, self.container = readers, container
-        self.instances = InstanceReader(readers.walk, cls)
-        self.fields = _fields(readers.names, cls) if container is tuple else None
-        self.heap = bool(classes.flags_of(cls) & classes.HEAP_TYPE)
-        self.ordered = any(base is OrderedDict for base in classes.mro_of(cls))
-
-    def __call__(self, thing):
-        targets, labels = self.readers.contents(self.container, thing)
-        if self.fields is not None and len(self.fields) == len(targets):
-            labels = self.fields
-        held = {}
-        for target in targets:
-            held[id(target)] = held.get(id(target), 0) + 1
-        rest = []
-        for target in _get_referents(thing):
-            count = held.get(id(target), 0)
-            if count:
-                held[id(target)] = count - 1
-            else:
-                rest.append(target)
-        if len(rest) == 1 and id(rest[0]) == self.instances.class_id:
-            return list(targets) + rest, list(labels) + [TYPE_LABEL]
-        if rest:
-            more = self.instances.name_all(thing, rest)
-            if self.ordered:
-                keys = set(map(id, targets))
-                more = [self.readers.words["order"] if id(target) in keys and label == UNKNOWN_LABEL else label
-                        for target, label in zip(rest, more)]
-            return list(targets) + rest, list(labels) + more
-        return targets, labels
-
-
-def _fields(names, cls):
-    """Return the labels of a named tuple's items, None for another tuple."""
-    found, fields = classes.lookup(cls, "_fields")
-    if found and type(fields) is tuple and all(type(field) is str for field in fields):
-        return [names.attribute_label(field) for field in fields]
-    return None

@@ -8,7 +8,16 @@ import sys
 from _thread import _local
 from _weakref import ReferenceType
 
-from . import threads
+from . import classes, threads
+from .interpreter import atexit_callbacks
+
+
+class _Bound:
+    def method(self):
+        """A bound method, for its type."""
+
+
+_METHOD = type(_Bound().method)
 
 
 def collect(walk):
@@ -106,12 +115,38 @@ def _signal_name(number):
 
 
 def _atexit(walk):
+    """Callbacks with their arguments: the module shows them on 3.9, later they are searched in the interpreter's state."""
     module = sys.modules.get("atexit")
-    if module is None:
+    count = module._ncallbacks() if module is not None else 0
+    if not count:
         return
-    for thing in gc.get_referents(module):
-        if type(thing) is not dict:
-            yield thing, "atexit", "atexit callback"
+    if sys.version_info < (3, 10):
+        label = "atexit callback"
+        for thing in gc.get_referents(module):
+            if type(thing) not in (dict, tuple):
+                label = _callback_label(walk, thing)
+            yield thing, "atexit", label
+        return
+    callbacks = atexit_callbacks(count, {id(thing): thing for thing in walk.tracked})
+    if callbacks is None:
+        walk.note("%d atexit callbacks are registered and could not be found" % count)
+    for function, arguments, keywords in callbacks or ():
+        if id(function) in walk.own_ids:
+            continue
+        label = _callback_label(walk, function)
+        yield function, "atexit", label
+        for thing in (arguments, keywords):
+            if thing is not None:
+                yield thing, "atexit", label
+
+
+def _callback_label(walk, function):
+    """Return "atexit callback flush()" for functions and bound methods, "atexit callback" for other things."""
+    if type(function) is _METHOD:
+        function = function.__func__
+    if type(function) is classes.FunctionType and type(function.__qualname__) is str:
+        return "atexit callback %s()" % walk.names.strings[walk.names.dotted(function.__qualname__)]
+    return "atexit callback"
 
 
 def _asyncio(walk):

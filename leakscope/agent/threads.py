@@ -329,6 +329,18 @@ def _state_offsets(own, own_dict):
         return None
 
 
+def interpreter_state():
+    """Return the address of the interpreter's state, None where it cannot be asked."""
+    if _ctypes is None:
+        return None
+    if "interpreter" not in _layout:
+        try:
+            _layout["interpreter"] = _function("PyInterpreterState_Get", _c_type("P"))()
+        except OSError:
+            _layout["interpreter"] = None
+    return _layout["interpreter"]
+
+
 def thread_names():
     """Return {ident: name} of the threads that the threading module knows; a name that is no exact str is "?"."""
     names = {}

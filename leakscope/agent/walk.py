@@ -9,16 +9,20 @@ import gc
 import os
 import sys
 import time
+from _contextvars import Context
+from _functools import _lru_cache_wrapper
 from _thread import _local
 from array import array
 from itertools import repeat
 
 from . import classes, columns, expanders, jsontext, roots, threads
 from .format import COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, NAMES_FILE, ROOT_KINDS, STORAGE
+from .holders import CacheReader, ContainerReader, ContextReader, LocalReader, is_tree
 from .instances import InstanceReader
+from .interpreter import InlineNames
 from .names import Names
 from .nodes import Nodes
-from .readers import ContainerReader, LocalReader, Readers, container_of
+from .readers import Readers, container_of
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
@@ -105,6 +109,7 @@ class Walk:
         self.bounds, self.notes, self.memories, self.late = [], {}, {}, []
         self.entries, self.sizes_of = {}, {}
         self.root_rows = []
+        self.inline = InlineNames(self.names.constants)
         self.storage_label = STORAGE << EDGE_KIND_SHIFT
         self._tracked_types = None
         self.thread_names = threads.thread_names()
@@ -272,6 +277,12 @@ class Walk:
             if reader is not None:
                 return reader
         mro = classes.mro_ids(cls)
+        if cls is Context:
+            return ContextReader(self)
+        if is_tree(cls):
+            return ContextReader(self).tree
+        if id(_lru_cache_wrapper) in mro:
+            return CacheReader(readers, cls)
         if id(type) in mro:
             return readers.type
         if id(classes.ModuleType) in mro:
@@ -322,6 +333,7 @@ class Walk:
         self.entries.clear()
         self.variables.clear()
         self.readers = self.expanders = None
+        self.inline.close()
         self.tracked = self._tracked_types = None
         count = len(self.objects)
         written = nodes.columns
@@ -346,6 +358,8 @@ class Walk:
 
     def clear(self):
         """Let go of everything: no object of the target may live on because it was looked at."""
+        if "inline" in self.__dict__:
+            self.inline.close()
         self.__dict__.clear()
 
 

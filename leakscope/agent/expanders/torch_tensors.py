@@ -1,8 +1,103 @@
-"""torch: tensors show neither their storage, nor their base, gradient and autograd graph, to the collector."""
+"""torch: tensors show neither their storage, nor their base, gradient and autograd graph, to the collector.
+
+Only C getters are called, with __torch_function__ switched off for this thread. FakeTensors and tensors on "meta" have no memory.
+`_saved_*` of autograd nodes are not asked: a hook of the target may unpack them.
+"""
+
+import sys
+
+from .. import classes
+from ..instances import InstanceReader
 
 LIBRARY = "torch"
+_MOST_AUTOGRAD_NODES = 200_000
+_GETTERS = ("grad", "_base", "grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def reader(walk, cls):
-    """Not yet."""
+    """A tensor: STORAGE to its memory, `grad`, `_base`, `grad_fn`, hooks. An autograd node: `next_functions[i]`, `variable`."""
+    parts = sys.modules.get("torch._C")
+    base = parts.__dict__.get("TensorBase") or parts.__dict__.get("_TensorBase") if parts else None
+    if base is None:
+        return None
+    if any(one is base for one in classes.mro_of(cls)):
+        return _TensorReader(walk, cls, base, parts)
+    found, getter = classes.lookup(cls, "next_functions")
+    if found and type(getter) is classes.GetSetDescriptorType:
+        return _NodeReader(walk, cls, getter)
     return None
+
+
+class _TensorReader:
+    def __init__(self, walk, cls, base, parts):
+        self.walk = walk
+        self.plain = InstanceReader(walk, cls)
+        self.getters = [(name, base.__dict__[name].__get__, self._label(name)) for name in _GETTERS if name in base.__dict__]
+        self.plain.extra += [(name, getter) for name, getter, _label in self.getters]
+        self.device_of = base.__dict__["device"].__get__
+        self.storage_of = classes.lookup(base, "untyped_storage")[1]
+        self.quiet = parts.__dict__.get("DisableTorchFunction") or parts.__dict__["DisableTorchFunctionSubclass"]
+        self.address_of, self.bytes_of = (parts.__dict__["StorageBase"].__dict__[name] for name in ("data_ptr", "nbytes"))
+
+    def _label(self, name):
+        return self.walk.names.internal_label(name) if name[0] == "_" else self.walk.names.attribute_label(name)
+
+    def __call__(self, thing):
+        with self.quiet():
+            targets, labels = self.plain(thing)
+            targets, labels = list(targets), list(labels)
+            shown = set(map(id, targets))
+            for _name, getter, label in self.getters:
+                try:
+                    value = getter(thing)
+                except Exception:  # a tensor that has no such thing
+                    continue
+                if value is not None and id(value) not in shown:
+                    targets.append(value)
+                    labels.append(label)
+            memory = self._memory(thing)
+        if memory is not None:
+            targets.append(memory)
+            labels.append(self.walk.storage_label)
+        return targets, labels
+
+    def _memory(self, thing):
+        try:
+            device = self.device_of(thing)
+            kind, number = device.type, device.index
+            if kind == "meta" or classes.names_of(type(thing))[1] == "FakeTensor":
+                return None
+            storage = self.storage_of(thing)
+            address, size = self.address_of(storage), self.bytes_of(storage)
+        except Exception:  # sparse and wrapper tensors have no storage of their own
+            return None
+        if not address or not size:
+            return None
+        place = 1 + (number or 0) if kind == "cuda" else 0
+        return self.walk.memory(("storage", place, address), "storage", size, place)
+
+
+class _NodeReader:
+    def __init__(self, walk, cls, getter):
+        self.walk = walk
+        self.plain = InstanceReader(walk, cls)
+        self.next_of = getter.__get__
+        found, variable = classes.lookup(cls, "variable")
+        self.variable_of = variable.__get__ if found and type(variable) is classes.GetSetDescriptorType else None
+        self.next_label = walk.names.internal_label("next_functions")
+        self.variable_label = walk.names.attribute_label("variable")
+        self.left = _MOST_AUTOGRAD_NODES
+
+    def __call__(self, thing):
+        targets, labels = self.plain(thing)
+        targets, labels = list(targets), list(labels)
+        if self.left:
+            self.left -= 1
+            for node, _number in self.next_of(thing):
+                if node is not None:
+                    targets.append(node)
+                    labels.append(self.next_label)
+            if self.variable_of is not None:
+                targets.append(self.variable_of(thing))
+                labels.append(self.variable_label)
+        return targets, labels

@@ -1,0 +1,120 @@
+"""Runs a program that takes a snapshot of itself with the real walk, and follows edges by their names in what it wrote."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leakscope.agent import format as layout
+from tests.agent.staged import AGENT, interpreter
+
+# The agent's own way in would start its thread and its ladder; here only the walk is wanted.
+PREAMBLE = """
+import sys
+_made = type(sys)("_leakscope_agent")
+_made.__path__ = [sys.argv[1] + "/_leakscope_agent"]
+sys.modules["_leakscope_agent"] = _made
+del _made
+
+def snapshot(**more):
+    from _leakscope_agent import walk
+    return walk.take(sys.argv[2], 1, "manual", 5, **more)
+"""
+
+
+# The dict of an instance or module, and up to 3.10 the frame of a generator, is no step of its own.
+PASSED = ("__dict__", "gi_frame", "cr_frame")
+
+
+@dataclass
+class Snapshot:
+    """A snapshot as the files say it, without the host's code."""
+
+    folder: Path
+    output: str
+
+    def __post_init__(self) -> None:
+        self.columns = {name: np.load(self.folder / f"{name}.npy") for name in layout.COLUMNS}
+        self.names = json.loads((self.folder / "names.json").read_text())
+        self.done = json.loads((self.folder / "done.json").read_text())
+        self.strings: list[str] = self.names["strings"]
+        self.types = [".".join(filter(None, row[:2])) for row in self.names["types"]]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["columns"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def type(self, node: int) -> str:
+        return self.types[self.type_id[node]]
+
+    def nodes(self, type_name: str) -> list[int]:
+        """Nodes of a type given as module.qualname."""
+        return np.flatnonzero(np.isin(self.type_id, [i for i, t in enumerate(self.types) if t == type_name])).tolist()
+
+    def node(self, type_name: str) -> int:
+        """The only node of a type."""
+        (node,) = self.nodes(type_name)
+        return node
+
+    def edges(self, node: int) -> list[tuple[str, str, int]]:
+        """(kind, text, target) of what a node holds."""
+        start, end = int(self.edge_start[node]), int(self.edge_start[node + 1])
+        found = []
+        for target, code in zip(self.edge_target[start:end].tolist(), self.edge_label[start:end].tolist(), strict=True):
+            kind, value = code >> layout.EDGE_KIND_SHIFT, code & layout.EDGE_VALUE_MASK
+            text = str(value) if kind in (layout.INDEX, layout.STACK) else self.strings[value]
+            found.append((layout.EDGE_KINDS[kind], text, target))
+        return found
+
+    def holders(self, node: int) -> list[tuple[int, str, str]]:
+        """(holder, kind, text) of the edges to a node."""
+        numbers = np.flatnonzero(self.edge_target == node)
+        sources = np.searchsorted(self.edge_start, numbers, side="right") - 1
+        return [(int(source), *next((kind, text) for kind, text, _ in [self.edges(int(source))[number - int(self.edge_start[source])]]))
+                for source, number in zip(sources, numbers, strict=True)]
+
+    def roots(self, kind: str, label: str) -> list[int]:
+        """Nodes of the roots of a kind and label."""
+        return [int(node) for node, k, text in zip(self.root_node, self.root_kind, self.root_label, strict=True)
+                if layout.ROOT_KINDS[k] == kind and self.strings[text] == label]
+
+    def follow(self, starts: Iterable[int], *steps: str) -> list[int]:
+        """The nodes that the steps lead to: `kind text` or `kind` each; PASSED edges are passed through."""
+        here = list(starts)
+        for step in steps:
+            kind, _, text = step.partition(" ")
+            spaces = [t for node in here for k, x, t in self.edges(node) if k == "internal" and x in PASSED]
+            here = sorted({t for node in here + spaces for k, x, t in self.edges(node) if k == kind and (not text or x == text)})
+        return here
+
+    def module(self, name: str = "__main__") -> list[int]:
+        return self.roots("module", f"module {name}")
+
+
+def take(python: str, program: str, folder: Path, *flags: str) -> Snapshot:
+    """Run `program` (it calls snapshot()) with an interpreter; fails if the program fails."""
+    shutil.copytree(AGENT, folder / "_leakscope_agent", ignore=shutil.ignore_patterns("__pycache__", "boot"), dirs_exist_ok=True)
+    path = folder / "program.py"
+    path.write_text(PREAMBLE + program)
+    result = subprocess.run([python, "-X", "faulthandler", *flags, str(path), str(folder), str(folder / "out")],
+                            capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-1000:]
+    return Snapshot(folder / "out", result.stdout)
+
+
+@functools.cache
+def taken(version: str, program: str) -> Snapshot:
+    """The snapshot of a program on a version; taken once, shared by the tests that only read it."""
+    python = interpreter(version)
+    return take(python, program, Path(tempfile.mkdtemp(prefix="walk-")))
