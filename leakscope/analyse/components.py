@@ -20,7 +20,7 @@ _INTERNAL_COST = {"__self__": 3, "__func__": 3, "__wrapped__": 3, "callback": 3,
                   "__bases__": 40}
 _NO_INSTANCE = {layout.NODE_KINDS.index(kind) for kind in ("module", "type", "function", "code", "weakref")}
 _START_TYPES = 8  # types of a component that a search starts from
-_MOST_STEPS = 20_000  # nodes that one search takes up: a cycle worth showing is short
+_MOST_EDGES = 30_000  # looked at in all searches of one component: a cycle worth showing is short
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Cycle:
     """Components that consist of the same types, and one cycle out of them.
 
     `nodes` are the rows of all their members, `count` is how many components there are, `edges` are the edge numbers of the
-    cycle, in order and closed.
+    cycle, in order and closed; empty where the shortest one is too long to be found, such as a ring of 50 000 links.
     """
 
     nodes: Array
@@ -107,8 +107,9 @@ def _best_cycle(graph: HeapGraph, component: Array, nodes: Array) -> tuple[tuple
     first_of_type = {graph.type_name(int(node)): int(node) for node in nodes[::-1]}
     starts = sorted(first_of_type.items(), key=lambda item: (not is_instance(graph, item[1]), item))[:_START_TYPES]
     best: tuple[int, tuple[tuple[str, int, str], ...], tuple[int, ...]] | None = None
+    left = _MOST_EDGES
     for _, start in starts:
-        cost, edges = _cheapest(graph, component, start)
+        cost, edges, left = _cheapest(graph, component, start, left)
         if edges:
             edges = _turned(graph, edges)
             candidate = (cost, _as_read(graph, edges), edges)
@@ -116,27 +117,30 @@ def _best_cycle(graph: HeapGraph, component: Array, nodes: Array) -> tuple[tuple
     return (best[2], best[1]) if best else ((), ())
 
 
-def _cheapest(graph: HeapGraph, component: Array, start: int) -> tuple[int, tuple[int, ...]]:
-    """Cost and edges of the cheapest way from `start` back to itself within its component (Dijkstra)."""
+def _cheapest(graph: HeapGraph, component: Array, start: int, left: int) -> tuple[int, tuple[int, ...], int]:
+    """Cost and edges of the cheapest way from `start` back to itself within its component (Dijkstra).
+
+    `left` is how many edges may be looked at; what is left of it is returned too.
+    """
     inside = int(component[start])
     cost: dict[int, int] = {}
     came_by: dict[int, int] = {}
     waiting: list[tuple[int, int, int]] = [(0, start, -1)]
-    for _ in range(_MOST_STEPS):
-        if not waiting:
-            break
+    while waiting and left > 0:
         so_far, node, edge = heapq.heappop(waiting)
         if edge >= 0:
             if node in cost:
                 continue
             cost[node], came_by[node] = so_far, edge
             if node == start:
-                return so_far, _way_back(graph, came_by, start)
-        for number in range(int(graph.edge_start[node]), int(graph.edge_start[node + 1])):
+                return so_far, _way_back(graph, came_by, start), left
+        first, end = int(graph.edge_start[node]), int(graph.edge_start[node + 1])
+        left -= end - first
+        for number in range(first, min(end, first + _MOST_EDGES)):
             held = int(graph.edge_target[number])
             if component[held] == inside and held not in cost:
                 heapq.heappush(waiting, (so_far + _edge_cost(graph, number, held), held, number))
-    return 0, ()
+    return 0, (), left
 
 
 def _way_back(graph: HeapGraph, came_by: dict[int, int], start: int) -> tuple[int, ...]:

@@ -104,6 +104,15 @@ def test_a_cycle_through_containers_alone_is_shown_as_it_is():
     assert shown(graph) == [(1, [("dict", "'me'"), ("list", "0")])]
 
 
+def test_a_ring_too_long_to_be_shown_is_found_all_the_same():
+    graph = heap("garbage ring:app.Link x40000")
+    graph.edge_start = np.arange(40001, dtype="<u8")
+    graph.edge_target = np.roll(np.arange(40000, dtype="<u4"), -1)
+    graph.edge_label = np.zeros(40000, dtype="<u4")
+    (cycle,) = cycles(graph, np.ones(40000, dtype=bool))
+    assert (len(cycle.nodes), cycle.count, cycle.edges) == (40000, 1, ())
+
+
 def test_a_tree_has_no_cycles():
     graph = heap("garbage a:app.A\na .b -> app.B x10")
     assert cycles(graph, garbage(graph)) == []
