@@ -58,8 +58,10 @@ def garbage(graph: HeapGraph) -> Array:
 
     As CPython finds it (deduce_unreachable in gcmodule.c): take the internal references off each count; what has some left is
     held from outside, and so is all that can be reached from it. The rest is garbage, whether or not the collector ran.
+    An object whose count fell to 0 while the walk looked at it needs no collector: it and what it holds are no garbage.
     """
-    return ~reachable(graph.edge_start, graph.edge_target, np.flatnonzero(held_from_outside(graph)))
+    died = (graph.refcount == 0) & (graph.address != 0)
+    return ~reachable(graph.edge_start, graph.edge_target, np.flatnonzero(held_from_outside(graph) | died))
 
 
 def held_by_c(graph: HeapGraph) -> Array:
