@@ -4,6 +4,7 @@
 us gone. Each may be called at any time, any number of times; none raises.
 """
 
+import _thread
 import atexit
 import os
 import sys
@@ -11,6 +12,9 @@ import sys
 _recorder = None
 _is_prepared = False
 _paused = None
+_resumes_later = False
+_main_thread = _thread.get_ident()
+_RESUME = f"__import__({__name__!r})._resume()".encode()
 
 
 def start(boot):
@@ -101,6 +105,21 @@ def _prepare(boot, is_following):
         children.follow(boot)
     atexit.register(_at_exit)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_born)
+    _resume_later()
+
+
+def _resume_later():
+    """From CPython 3.13 on threads are counted, for the warning, only after the hooks of the parent: ours is started later.
+
+    It matters only where the main thread forks: another thread is one thread too many without us, too.
+    """
+    global _resumes_later
+    from . import native
+
+    later = native.soon_caller(_RESUME) if sys.version_info >= (3, 13) else None
+    if later is not None:
+        os.register_at_fork(after_in_parent=later)
+        _resumes_later = True
 
 
 def _at_exit():
@@ -122,6 +141,14 @@ def _before_fork():
 
 
 def _after_fork():
+    try:
+        if not _resumes_later or _thread.get_ident() != _main_thread:
+            _resume()
+    except Exception:
+        pass
+
+
+def _resume():
     global _paused
     recorder, _paused = _paused, None
     try:

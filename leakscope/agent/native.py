@@ -5,6 +5,7 @@ is None, and says so, where the C library or the interpreter lacks it.
 """
 
 import sys
+from _functools import partial
 
 try:
     import _ctypes
@@ -64,6 +65,20 @@ def reference_tracer_is_taken():
     if function is None:
         return False
     return function(_ctypes.byref(pointer())) is not None
+
+
+def soon_caller(statement):
+    """Return a callable that lets the main thread run `statement` (bytes) as soon as it is back in Python, or None.
+
+    It is no Python function: the interpreter looks for waiting calls in those, so that "soon" would be before it returns.
+    """
+    add = _function("Py_AddPendingCall", _value_type("i"), _ctypes.FUNCFLAG_PYTHONAPI) if _ctypes else None
+    if add is None:
+        return None
+    add.argtypes = (_value_type("P"), _value_type("z"))
+    # int PyRun_SimpleString(const char *) has the very shape of a pending call.
+    run = _ctypes.dlsym(_ctypes.dlopen(None, 0), "PyRun_SimpleString")  # type: ignore[arg-type]
+    return partial(add, run, statement)
 
 
 def _function(name, result, flags=0):
