@@ -11,7 +11,8 @@ from leakscope import session as sessions
 from leakscope.commands._options import FILE_FORMATS
 from leakscope.errors import UsageError
 
-FORMATS = (*FILE_FORMATS, "terminal")
+FORMATS = {**FILE_FORMATS, "terminal": "terminal"}  # what a person types, and the renderer that it means
+DEFAULT_FORMATS = "html,md,json,terminal"
 SESSION_FOLDER = "session"  # what `leakscope run -o DIR` calls it in DIR
 
 
@@ -22,19 +23,19 @@ def output_of(session: Path) -> Path:
 
 
 def chosen(_context: click.Context, _param: click.Parameter, value: str) -> tuple[str, ...]:
-    """Return the formats of a list such as `html,md`, each once; raises UsageError."""
+    """Return the renderers of a list such as `html,md`, each once; raises UsageError."""
     asked = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     unknown = [part for part in asked if part not in FORMATS]
     if unknown or not asked:
-        raise UsageError(f"--format: there is no format '{', '.join(unknown) or value}'.", f"--format {','.join(FORMATS)}")
-    return asked
+        raise UsageError(f"--format: there is no format '{', '.join(unknown) or value}'.", f"--format {DEFAULT_FORMATS}")
+    return tuple(dict.fromkeys(FORMATS[part] for part in asked))
 
 
 @click.command("report")
 @click.argument("session", type=click.Path(path_type=Path))
 @click.option("-o", "output", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for the files; default: beside the session. A report that is there is replaced.")
-@click.option("--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", callback=chosen,
+@click.option("--format", "formats", default=DEFAULT_FORMATS, show_default=True, metavar="LIST", callback=chosen,
               help="What to make, separated by commas; terminal is the short text on standard output.")
 def command(session: Path, output: Path | None, formats: tuple[str, ...]) -> None:
     """Make the report of SESSION again.

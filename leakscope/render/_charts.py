@@ -70,9 +70,9 @@ def _bar(parts: list[tuple[str, int | None]], blamed: str, title: str) -> Markup
         pieces.append(Markup('<rect class="{}" x="{:.1f}" y="0" width="{:.1f}" height="20"><title>{}</title></rect>').format(
             part_class(index, name, blamed), x, max(width - 2, 1.5), f"{layer_word(name)}: {growth_text(size)}"))
         x += width
+    spoken = ", ".join(f"{layer_word(name)} {growth_text(size)}" for _, name, size in grown)
     return Markup('<svg class="bar" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img" aria-label="{}">{}'
-                  '</svg>').format(f"{title}: " + ", ".join(f"{layer_word(name)} {growth_text(size)}" for _, name, size in grown),
-        Markup("").join(pieces))
+                  '</svg>').format(f"{title}: {spoken}", Markup("").join(pieces))
 
 
 def part_class(index: int, name: str, blamed: str) -> str:
@@ -139,7 +139,8 @@ def _thinned(points: Points) -> Points:
 
 def _time_range(series: tuple[Series, ...], marks: tuple[SnapshotMark, ...]) -> tuple[float, float]:
     times = [t_s for line in series for t_s, _ in line.points] + [mark.t_s for mark in marks]
-    return min(times), max(max(times), min(times) + 0.001)
+    start, end = min(times), max(times)
+    return start, end if end > start else start + max(0.001, abs(start) * 1e-9)  # one sample alone still has a place
 
 
 def _panels(series: tuple[Series, ...], limit_bytes: int | None) -> list[Panel]:
@@ -157,14 +158,14 @@ def _panels(series: tuple[Series, ...], limit_bytes: int | None) -> list[Panel]:
         low, high = min(values), max(values)
         if limit_bytes and unit == "bytes" and not group[0].name.startswith("cuda") and high < limit_bytes < 2 * high:
             high = limit_bytes
-        ticks = _value_ticks(low, high, unit, 5 if unit == "bytes" else 2)
+        ticks = value_ticks(low, high, unit, 5 if unit == "bytes" else 2)
         height = _PANEL_HEIGHTS[unit]
         panels.append(Panel(unit, tuple(group[:_MOST_LINES]), top, height, ticks[0], ticks[-1], ticks))
         top += height + _PANEL_GAP
     return panels
 
 
-def _value_ticks(low: float, high: float, unit: str, wanted: int) -> tuple[float, ...]:
+def value_ticks(low: float, high: float, unit: str, wanted: int) -> tuple[float, ...]:
     """Return round ticks that enclose the values; the axis starts at zero unless the values lie far above it."""
     if low < high / 2 or high == low:
         low = min(low, 0.0)
@@ -183,7 +184,8 @@ def _value_ticks(low: float, high: float, unit: str, wanted: int) -> tuple[float
 
 
 def _time_axis(x: Callable[[float], float], start: float, end: float, bottom: float) -> Markup:
-    step = next((step for step in _TIME_STEPS if (end - start) / step <= 9), _TIME_STEPS[-1])
+    longest = _TIME_STEPS[-1]
+    step = next((step for step in _TIME_STEPS if (end - start) / step <= 9), math.ceil((end - start) / 9 / longest) * longest)
     parts = []
     for index in range(math.ceil(start / step), math.floor(end / step) + 1):
         place = x(index * step)

@@ -16,7 +16,7 @@ from leakscope.render._templates import Markup
 from leakscope.render._text import clip
 from leakscope.render._trace import shown_steps, suspect_edges
 
-_PATIENCE_S = 10
+PATIENCE_S = 10
 _SVG = "{http://www.w3.org/2000/svg}"
 # What may come out of graphviz into a report: shapes and words, no links, no images, no styles.
 _KEPT = {"g": ("class", "transform"), "title": (), "path": ("d", "fill", "stroke", "stroke-dasharray"), "polyline": ("points",),
@@ -40,7 +40,7 @@ def picture(finding: Finding) -> Markup | None:
     graph, names = _graph(finding)
     try:
         done = subprocess.run([str(program()), "-Tsvg"], input=graph.source.encode("utf-8", "replace"), capture_output=True,
-                              timeout=_PATIENCE_S, check=True)
+                              timeout=PATIENCE_S, check=True)
         return _inline(done.stdout, names, spoken=_spoken(finding))
     except (OSError, subprocess.SubprocessError, ElementTree.ParseError, ValueError):
         return None  # a picture is a comfort: the same path stands in the report as text

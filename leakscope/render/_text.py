@@ -54,7 +54,7 @@ _SERIES = {
     "gc_uncollectable": "Uncollectable",
 }
 
-_EDGE_OF_TOKEN = re.compile(r"^([(\"'“]*)(.*?)([)\"'”.,;:!?]*)$", re.DOTALL)
+_QUOTED = re.compile(r"([(\"'“]*)(.*?)([)\"'”.,;:!?]*)", re.DOTALL)
 # What a person would search for: dotted names, names with an underscore or a call, attributes, Python files.
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[\w<>]+|\[[^\s\]]*\])+(\([^\s)]*\))?|\w*_\w*(\(\))?|[A-Za-z_][\w.]*\(\)"
                    r"|\.\w+|[\w./-]+\.py(:\d+)?")
@@ -147,7 +147,7 @@ def prose(text: str) -> list[tuple[bool, str]]:
     """Split a sentence into (is it a name of the program?, text) pieces; joined they give the sentence again."""
     pieces: list[tuple[bool, str]] = []
     for token in re.split(r"(\s+)", text):
-        match = _EDGE_OF_TOKEN.match(token)
+        match = _QUOTED.fullmatch(token)
         assert match is not None  # the pattern matches every string
         before, middle, after = match.groups()
         if middle.count("(") > middle.count(")") and after.startswith(")"):  # "open()," is the name open() and a comma
@@ -159,6 +159,11 @@ def prose(text: str) -> list[tuple[bool, str]]:
 def typeset(text: str) -> str:
     """Return the text with real arrows, and with no-break spaces inside a number and before its unit."""
     return _IN_NUMBER.sub("\u00a0", text.replace(" -> ", " \u2192 "))
+
+
+def on_one_line(text: str) -> str:
+    """Return the text with each stretch of white space as one space."""
+    return " ".join(text.split())
 
 
 def clip(text: str, length: int) -> str:

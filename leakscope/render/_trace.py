@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakscope.model import Finding, Path
+from leakscope.render._text import on_one_line
 
 _SHOWN_AT_THE_ENDS = 4
 
@@ -30,34 +31,34 @@ def shown_steps(path: Path, ends: int = _SHOWN_AT_THE_ENDS) -> list[int | None]:
 
 def trace_lines(finding: Finding, width: int = 100) -> list[str]:
     """Return the path, root first, in ASCII; the suspect edges are underlined with ~~~."""
+    lines = _path_lines(finding.path) if finding.path else []
+    return [line[:width] for line in lines + _cycle_lines(finding)]
+
+
+def _path_lines(path: Path) -> list[str]:
     lines: list[str] = []
-    path = finding.path
-    if path is not None:
-        suspects = suspect_edges(path)
-        for index in shown_steps(path):
-            if index is None:
-                lines.append(f"|           ... {len(path.steps) - 2 * _SHOWN_AT_THE_ENDS} steps more")
-                continue
-            step = path.steps[index]
-            mark = "`-" if index == len(path.steps) - 1 else "|-"
-            start = f"{mark} {step.status.upper():<8}{step.name}"
-            edge = f" {step.edge}" if step.edge else ""
-            reasons = f"   ({'; '.join(step.reasons)})" if step.reasons else ""
-            lines.append((start + edge + reasons)[:width])
-            if suspects[index]:
-                lines.append("|".ljust(len(start) + 1) + "~" * len(step.edge))
-    if finding.cycle:
-        lines += cycle_lines(finding)
+    suspects = suspect_edges(path)
+    for index in shown_steps(path):
+        if index is None:
+            lines.append(f"|           ... {len(path.steps) - 2 * _SHOWN_AT_THE_ENDS} steps more")
+            continue
+        step = path.steps[index]
+        mark = "`-" if index == len(path.steps) - 1 else "|-"
+        start, edge = f"{mark} {step.status.upper():<8}{on_one_line(step.name)}", on_one_line(step.edge)
+        reasons = f"   ({on_one_line('; '.join(step.reasons))})" if step.reasons else ""
+        lines.append(f"{start} {edge}".rstrip() + reasons)
+        if suspects[index]:
+            lines.append("|".ljust(len(start) + 1) + "~" * len(edge))
     return lines
 
 
-def cycle_lines(finding: Finding) -> list[str]:
-    """Return the reference cycle in ASCII, each object with the edge to the next, the last pointing back."""
+def _cycle_lines(finding: Finding) -> list[str]:
+    """Return the reference cycle, each object with the edge to the next, the last pointing back."""
     lines = []
     for index, step in enumerate(finding.cycle):
         last = index == len(finding.cycle) - 1
         target = f"back to {finding.cycle[0].type}" if last else finding.cycle[index + 1].type
-        lines.append(f"{'`-' if last else '|-'} {step.type} {step.edge} -> {target}")
+        lines.append(on_one_line(f"{'`-' if last else '|-'} {step.type} {step.edge} -> {target}"))
     return lines
 
 

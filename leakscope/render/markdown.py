@@ -50,20 +50,20 @@ def _view(report: Report, rows: int) -> dict[str, Any]:
 
 def _trace(finding: Finding) -> list[str]:
     """Return the lines of the fence; three backticks in a name would end it too early."""
-    return [line.replace("```", "'''").replace("\n", " ") for line in trace_lines(finding)]
+    return [line.replace("```", "'''") for line in trace_lines(finding)]
 
 
 def escaped(text: str) -> str:
     """Return a sentence in which nothing is markup, a link, a mention or HTML: what looks so becomes code."""
     words = []
-    for is_name, piece in _text.prose(" ".join(text.split())):
+    for is_name, piece in _text.prose(_text.on_one_line(text)):
         words.append(code(piece) if is_name or re.search(r"[`*_<\[\]~|\\@&#$]", piece) else piece)
     return "".join(words)
 
 
 def code(text: str) -> str:
     """Return the text as a code span."""
-    text = " ".join(text.split()) or " "
+    text = _text.on_one_line(text) or " "
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {text} {fence}" if longest else f"`{text}`"

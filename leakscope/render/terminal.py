@@ -18,6 +18,7 @@ from leakscope.render._text import (
     growth_text,
     layer_share,
     layer_word,
+    on_one_line,
     rate_text,
     ratio_text,
     verdict_tone,
@@ -54,7 +55,7 @@ def _lines(report: Report, width: int, report_file: str) -> list[Text]:
     sentence = textwrap.wrap(verdict.sentence, width - 2, max_lines=_SENTENCE_LINES, placeholder=" ...") or [""]
     lines = [heading, *(Text(f"  {line}") for line in sentence)]
     last = [_fact("report", report_file)] if report_file else []
-    facts = [_fact(name, clip(text, width - 13)) for name, text in _facts(report) if text]
+    facts = [_fact(name, clip(on_one_line(text), width - 13)) for name, text in _facts(report) if text]
     return (lines + facts)[:_LINES - len(last)] + last
 
 

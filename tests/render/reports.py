@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from enum import Enum
+from typing import Any
 
 from leakscope.model import (
     Confidence,
@@ -204,3 +207,42 @@ def insufficient_evidence() -> Report:
 
 ALL = {"python-leak": python_leak, "delayed-garbage": delayed_garbage, "no-leak": no_leak,
        "insufficient-evidence": insufficient_evidence}
+
+HOSTILE = "</script><script>alert(1)</script><!--\"'&|`*_[x](javascript:y) \x1b[31m\x00\u202e\ud800\n# @all"
+
+
+def hostile(text: str = HOSTILE) -> Report:
+    """The first two reports in one, every string of them replaced by `text`: names come from programs, not from us."""
+    both = dataclasses.replace(python_leak(), findings=(*python_leak().findings, *delayed_garbage().findings))
+    changed = _with_strings(both, text)
+    assert isinstance(changed, Report)
+    return changed
+
+
+def large() -> Report:
+    """A report in which every list is far longer than a person reads, with long names."""
+    report = python_leak()
+    name = "package.module.Class.attribute" * 20
+    rows = tuple(GrowthRow(by, f"{name}{index}", tuple(range(20)), tuple(range(20))) for by in ("type", "owner")
+                 for index in range(2_000))
+    points = tuple((index / 10, float(index % 1_000)) for index in range(100_000))
+    return dataclasses.replace(
+        report, findings=report.findings * 200, growth=rows, notes=(name,) * 2_000, gaps=report.gaps * 2_000,
+        dismissed=(Dismissed(name, name, name, 1),) * 2_000, snapshots=report.snapshots * 4,
+        series=tuple(dataclasses.replace(line, points=points) for line in report.series),
+        session=dataclasses.replace(report.session, processes=report.session.processes * 500, command=("python", name * 50)))
+
+
+def _with_strings(value: Any, text: str) -> Any:
+    if isinstance(value, str):
+        return text
+    if isinstance(value, Enum):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **{name: _with_strings(each, text) for name, each in fields.items()})
+    if isinstance(value, tuple):
+        return tuple(_with_strings(each, text) for each in value)
+    if isinstance(value, dict):
+        return {f"{text}{index}": _with_strings(each, text) for index, each in enumerate(value.values())}
+    return value
