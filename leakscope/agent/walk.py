@@ -36,8 +36,10 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
     writable) after removing what was written; a failure with one object is counted in the notes instead.
     """
     started = time.monotonic_ns()
-    collecting = gc.isenabled()
-    gc.disable()
+    thresholds = gc.get_threshold()
+    # Not gc.disable(): if the target calls gc.disable() while we walk, nobody could tell its wish from ours afterwards.
+    # With a first threshold of 0 the collector does not start by itself either.
+    gc.set_threshold(0, *thresholds[1:])
     walk = None
     try:
         walk = Walk(own, folder)
@@ -49,11 +51,11 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
     finally:
         if walk is not None:
             walk.clear()
-        if collecting:
-            gc.enable()
+        if gc.get_threshold() == (0, *thresholds[1:]):  # else the target set its own meanwhile, and that stays
+            gc.set_threshold(*thresholds)
     done.update(format=FORMAT, index=index, t_ns=t_ns, kind=kind, method="in-place", walk="python", sample=sample or {},
                 pause_ns=time.monotonic_ns() - started)
-    done["gc"]["enabled"] = collecting
+    done["gc"]["thresholds"] = list(thresholds)
     _write(folder, written, tables, done)
     return done
 
@@ -211,8 +213,8 @@ class Walk:
                 self._drain((thing,))
                 self.root_rows.append((self.index[id(thing)], ROOT_KINDS.index(kind), names.row(label)))
         # Holders first: a dict or a tuple is named by its holder.
-        later = (dict, tuple, classes.CellType)
-        self._drain(thing for thing in tracked if type(thing) not in later)
+        later = {id(dict), id(tuple), id(classes.CellType)}
+        self._drain(thing for thing in tracked if id(type(thing)) not in later)
         self._drain(tracked)
         self._name_late()
         if gc.get_freeze_count():
@@ -353,7 +355,7 @@ class Walk:
         notes = [note if count == 1 else "%s; %d times" % (note, count) for note, count in self.notes.items()]
         return {"node_count": len(self.objects), "edge_count": len(self.edge_target), "root_count": len(self.root_rows),
                 "excluded_count": len(self.own_ids), "agent_bytes": sum(map(sys.getsizeof, self.own)), "notes": notes,
-                "gc": {"thresholds": list(gc.get_threshold()), "counts": list(gc.get_count()),
+                "gc": {"enabled": gc.isenabled(), "counts": list(gc.get_count()),
                        "freeze_count": gc.get_freeze_count(), "uncollectable_count": len(gc.garbage)}}
 
     def clear(self):
@@ -380,4 +382,4 @@ def _is_own(thing, own_spaces):
         return id(thing.f_globals) in own_spaces
     if classes.is_class(thing):
         return classes.names_of(thing)[0].startswith(_PACKAGE)
-    return kind not in (str, bytes, int, float, classes.BuiltinFunctionType, classes.CodeType)
+    return not classes.is_one_of(kind, (str, bytes, int, float, classes.BuiltinFunctionType))

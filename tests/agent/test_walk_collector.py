@@ -1,0 +1,48 @@
+"""The walk keeps the collector away, and what the target says to the collector meanwhile stays."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from leakscope.agent import walk
+
+
+@pytest.fixture
+def collector():
+    thresholds, enabled = gc.get_threshold(), gc.isenabled()
+    yield
+    gc.set_threshold(*thresholds)
+    if enabled:
+        gc.enable()
+
+
+def taken(folder, meanwhile):
+    """Take a snapshot while `meanwhile` happens in the target."""
+    def tracer(_objects):
+        meanwhile()
+        return (), [None]
+
+    return walk.take(str(folder / "0001"), 1, "manual", 0, tracer=tracer)
+
+
+def test_a_target_that_disables_the_collector_during_a_walk_has_it_disabled_afterwards(tmp_path, collector):
+    gc.enable()
+    taken(tmp_path, gc.disable)
+    assert not gc.isenabled()
+
+
+def test_a_target_that_sets_thresholds_during_a_walk_keeps_them(tmp_path, collector):
+    taken(tmp_path, lambda: gc.set_threshold(50_000, 20, 30))
+    assert gc.get_threshold()[:2] == (50_000, 20)
+
+
+def test_thresholds_are_back_after_a_walk_and_the_snapshot_says_what_they_were(tmp_path, collector):
+    gc.set_threshold(611, 12, 13)
+    before = gc.get_threshold()
+    seen = []
+    done = taken(tmp_path, lambda: seen.append(gc.get_threshold()[0]))
+    assert seen == [0]
+    assert gc.get_threshold() == before
+    assert done["gc"]["thresholds"] == list(before)
