@@ -47,6 +47,11 @@ def mro_of(cls):
     return _mro(cls) or (cls, object)
 
 
+def is_one_of(cls, kinds):
+    """True if `cls` is one of `kinds`. `cls in kinds` would ask a metaclass for its __eq__."""
+    return any(cls is kind for kind in kinds)
+
+
 def is_class(thing):
     """True if `thing` is a type; asks the type of the thing, never the thing."""
     return any(base is type for base in mro_of(type(thing)))

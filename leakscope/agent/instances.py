@@ -197,7 +197,7 @@ def extra_names(cls):
         if not classes.flags_of(base) & classes.HEAP_TYPE or classes.names_of(base)[0] in ("_asyncio", "_io", "_thread"):
             for name in EXTRA.get(classes.names_of(base), ()):
                 getter = dict.get(classes.namespace_of(base), name)
-                if type(getter) in (classes.GetSetDescriptorType, classes.MemberDescriptorType):
+                if classes.is_one_of(type(getter), (classes.GetSetDescriptorType, classes.MemberDescriptorType)):
                     getters.append((name, getter.__get__))
     return getters
 

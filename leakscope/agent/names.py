@@ -18,6 +18,7 @@ _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _FURTHER = _FIRST | _DIGITS | frozenset(" ./:-")
 _OF_FILES = _FURTHER | frozenset("\\<>+")
 _SPACED = str.maketrans({letter: " " for letter in _FURTHER - _DIGITS})
+_MADE_UP = frozenset(("<string>", "<stdin>", "<console>"))
 # Names that the standard library gives by itself, before a number.
 _DEFAULT_STEMS = ("Thread", "Dummy", "Task", "asyncio", "ThreadPoolExecutor", "MainThread", "QueueFeederThread", "QueueManagerThread")
 
@@ -56,6 +57,10 @@ def library_part(path):
 def file_name(path):
     """Return a source file relative to the working directory, or from site-packages or the standard library on."""
     if type(path) is not str or not _OF_FILES.issuperset(path) or _has_long_number(path):
+        return "?"
+    if path[:1] == "<":
+        return path if path in _MADE_UP or path.startswith("<frozen ") else "<generated>"
+    if not path.endswith(".py"):
         return "?"
     library = library_part(path)
     if library:
@@ -151,9 +156,9 @@ class Names:
         kind = type(key)
         if key is None or kind is bool:
             return str(key)
-        if kind in (bytes, tuple, frozenset):
+        if kind is bytes or kind is tuple or kind is frozenset:
             return "%s:%d" % (kind.__name__, len(key))
-        if kind in (int, float, complex):
+        if kind is int or kind is float or kind is complex:
             return kind.__name__
         if kind is classes.FunctionType or kind is classes.BuiltinFunctionType:
             name = key.__qualname__
@@ -183,7 +188,7 @@ class Names:
         return row
 
     def _part(self, part):
-        return part if part in _CODE_NAMES else self.strings[self.attribute(part)]
+        return part if part in _CODE_NAMES or part == "?" else self.strings[self.attribute(part)]
 
     def given(self, name):
         """Return the text of a name that the program gave to a thread or task, quoted, or masked."""

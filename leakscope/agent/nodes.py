@@ -142,7 +142,7 @@ class Nodes:
         return self._text("%s %s" % (word, self.walk.names.place(getattr(thing, code))))
 
     def _label_task(self, thing):
-        return self._text(roots.task_label(self.walk, thing)) if type(thing).__module__ == "_asyncio" else 0
+        return self._text(roots.task_label(self.walk, thing))
 
     def _label_thread(self, thing):
         for ident, known in list(dict.items(sys.modules["threading"]._active)):
@@ -181,21 +181,30 @@ def kind_of(cls):
 
 def _state_reader(cls):
     """Return a function that gives STATES of an instance by C code only, None where there is none."""
-    if cls in GENERATORS:
+    if classes.is_one_of(cls, GENERATORS):
         return _generator_state
-    mro = classes.mro_of(cls)
-    for base in mro:
-        name = classes.names_of(base) if not classes.flags_of(base) & classes.HEAP_TYPE or base.__class__ is type else ("", "")
-        if name == ("_asyncio", "Future"):
-            state = base.__dict__["_state"].__get__
-            return lambda thing: _LIVE if state(thing) == "PENDING" else _ENDED
-        if name == ("_socket", "socket"):
-            fileno = base.__dict__["fileno"]
-            return lambda thing: _ENDED if fileno(thing) == -1 else _LIVE
-        if name == ("_io", "FileIO"):
-            closed = base.__dict__["closed"].__get__
-            return lambda thing: _ENDED if closed(thing) else _LIVE
+    for module, name, state in (("_asyncio", "Future", _future_state), ("_socket", "socket", _socket_state),
+                                ("_io", "FileIO", _file_state)):
+        space = sys.modules[module].__dict__ if module in sys.modules else {}
+        known = dict.get(space, name)
+        if known is not None and any(base is known for base in classes.mro_of(cls)):
+            return state(known.__dict__)
     return None
+
+
+def _future_state(space):
+    state = space["_state"].__get__
+    return lambda thing: _LIVE if state(thing) == "PENDING" else _ENDED
+
+
+def _socket_state(space):
+    fileno = space["fileno"]
+    return lambda thing: _ENDED if fileno(thing) == -1 else _LIVE
+
+
+def _file_state(space):
+    closed = space["closed"].__get__
+    return lambda thing: _ENDED if closed(thing) else _LIVE
 
 
 def _generator_state(thing):

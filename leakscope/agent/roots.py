@@ -123,7 +123,7 @@ def _atexit(walk):
     if sys.version_info < (3, 10):
         label = "atexit callback"
         for thing in gc.get_referents(module):
-            if type(thing) not in (dict, tuple):
+            if not classes.is_one_of(type(thing), (dict, tuple)):
                 label = _callback_label(walk, thing)
             yield thing, "atexit", label
         return

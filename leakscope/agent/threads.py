@@ -103,6 +103,7 @@ class Slots:
         else:
             frame = generator.gi_frame
             self.frame_offset = _find(pair, _words(id(frame), sys.getsizeof(frame) // _WORD))
+        del frame  # it leads back to this frame: a cycle of ours would be in the snapshot
 
     def _is_right(self):
         """Read the variables of a running and of a suspended frame of our own."""
@@ -113,11 +114,13 @@ class Slots:
         next(generator)
         here = sys._getframe()
         names = local_names(here.f_code)
-        found = dict(self.of_frame(here, names))
+        found = dict(self.of_frame(here, names))  # with `here`, a cycle, which is broken below
         right = found.get("marker") is marker and found.get("here") is here and found.get("self") is self
         if self.generator_offset is not None:
+            found.clear()
             found = dict(self.of_generator(generator, local_names(generator.gi_code)))
             right = right and found.get("first") is marker and found.get("second") is other
+        found.clear()
         del here
         return right
 

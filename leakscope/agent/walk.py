@@ -194,6 +194,8 @@ class Walk:
             self.own.append(thing)
             if thing is not self.index:
                 waiting.extend(gc.get_referents(thing))
+            if type(thing) is classes.CodeType:
+                waiting += (thing.co_consts, thing.co_names)
         self.own_ids.update(map(id, (self.tracked, self.own, own_modules, waiting, stops, own_spaces)))
         index.update(zip(self.own_ids, repeat(-1)))
 
