@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -96,20 +97,21 @@ def timeline(series: tuple[Series, ...], marks: tuple[SnapshotMark, ...], limit_
 
     A line is broken where its column was not measured.
     """
-    series = tuple(Series(line.name, line.unit, _thinned(line.points)) for line in series if line.points)
+    moving = (line for line in series if line.points and not _is_still(line))
+    series = tuple(Series(line.name, line.unit, _thinned(line.points)) for line in moving)
     if not series:
         return Markup("")
     start, end = _time_range(series, marks)
     panels = _panels(series, limit_bytes)
     bottom = panels[-1].top + panels[-1].height
-    steps = _expected_steps(series)
+    times = _sampled_times(series)
 
     def x(t_s: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (t_s - start) / (end - start)
 
     body = [_time_axis(x, start, end, bottom), _marks(x, marks, bottom)]
     for panel in panels:
-        lines = Markup("").join(_line(panel, index, line, x, steps) for index, line in enumerate(panel.lines))
+        lines = Markup("").join(_line(panel, index, line, x, times) for index, line in enumerate(panel.lines))
         kind = "counts" if panel.unit == "count" else "sizes"
         body.append(Markup('<g class="{}">{}{}{}{}</g>').format(
             kind, _value_axis(panel), _limit(panel, limit_bytes), lines, _labels(panel)))
@@ -122,6 +124,17 @@ def timeline_values(series: tuple[Series, ...]) -> list[dict[str, object]]:
     """Return what the pointer reads off the timeline, thinned like the picture."""
     return [{"name": series_word(line.name), "unit": line.unit,
              "points": [[round(t_s, 3), round(value)] for t_s, value in _thinned(line.points)]} for line in series]
+
+
+def still_text(series: tuple[Series, ...]) -> str:
+    """Return what has no plot because it never changed: `Threads 9, Swap 0`."""
+    return ", ".join(f"{series_word(line.name)} {count_text(line.points[0][1])}" for line in series if _is_still(line))
+
+
+def _is_still(line: Series) -> bool:
+    """Return whether the line says nothing: a count that never changed, or memory that was never used."""
+    values = {value for _, value in line.points}
+    return len(values) == 1 and (line.unit == "count" or values == {0.0})
 
 
 def _thinned(points: Points) -> Points:
@@ -239,33 +252,34 @@ def _marks(x: Callable[[float], float], marks: tuple[SnapshotMark, ...], bottom:
             f"pause {mark.pause_ms:.1f} ms", x(mark.t_s), 23, bottom, index) for index, mark in enumerate(marks, 1))
 
 
-def _expected_steps(series: tuple[Series, ...]) -> list[float]:
-    """Return all times at which anything was sampled: a line without a point at several of them has a gap."""
+def _sampled_times(series: tuple[Series, ...]) -> list[float]:
+    """Return all times at which anything was sampled."""
     return sorted({t_s for line in series for t_s, _ in line.points})
 
 
 def _line(panel: Panel, index: int, line: Series, x: Callable[[float], float], times: list[float]) -> Markup:
-    stretches: list[list[tuple[float, float]]] = [[]]
-    usual = _usual_step(line.points)
-    place = 0
-    for (t_s, value), before in zip(line.points, (None, *line.points)):
-        if before is not None:
-            while place < len(times) and times[place] <= before[0]:
-                place += 1
-            missed = sum(1 for t in times[place:place + 4] if t < t_s)
-            if missed >= 2 or t_s - before[0] > max(12 * usual, 5.0):
-                stretches.append([])
-        stretches[-1].append((x(t_s), panel.y(value)))
+    places = [[(x(t_s), panel.y(value)) for t_s, value in stretch] for stretch in _stretches(line.points, times)]
     drawn = (Markup('<polyline class="line s{}" points="{}"/>').format(index, _points_text(part)) if len(part) > 1 else
-             Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="2"/>').format(index, *part[0])
-             for part in stretches if part)
+             Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="2"/>').format(index, *part[0]) for part in places)
     return Markup("").join(drawn)
 
 
-def _usual_step(points: Points) -> float:
-    """Return the median time between two points, 0 for fewer than two."""
-    steps = sorted(after[0] - before[0] for before, after in zip(points, points[1:]))
-    return steps[len(steps) // 2] if steps else 0.0
+def _stretches(points: Points, times: list[float]) -> list[Points]:
+    """Return the points cut where the column was not measured: where it pauses for much longer than it does before or
+    after, while other columns went on (`times` holds theirs) or for so long that the sampler itself must have paused."""
+    steps = [after[0] - before[0] for before, after in zip(points, points[1:])]
+    cuts = []
+    for index, step in enumerate(steps):
+        usual = max(_middle(steps[max(index - 4, 0):index]), _middle(steps[index + 1:index + 5]))
+        missed = bisect_left(times, points[index + 1][0]) - bisect_right(times, points[index][0])
+        if usual and step > 4 * usual and (missed >= 2 or step > 5):
+            cuts.append(index + 1)
+    return [points[start:end] for start, end in zip([0, *cuts], [*cuts, len(points)])]
+
+
+def _middle(steps: list[float]) -> float:
+    """Return the median, 0 of nothing."""
+    return sorted(steps)[len(steps) // 2] if steps else 0.0
 
 
 def _labels(panel: Panel) -> Markup:

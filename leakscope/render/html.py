@@ -65,6 +65,7 @@ def _view(report: Report) -> dict[str, Any]:
         "pictures": [(finding, _pictures.picture(finding)) for finding in report.findings[:_MOST_FINDINGS]
                      if finding.path or finding.cycle],
         "timeline": _charts.timeline(report.series, report.snapshots, verdict.memory_limit_bytes),
+        "still": _charts.still_text(report.series),
         "tables": _growth_tables(report.growth), "sparkline": _charts.sparkline, "lines": _MOST_LINES,
         "number": _text.number_text,
     }

@@ -46,6 +46,18 @@ def test_a_slower_sampler_is_no_gap():
     assert svg.count('class="line s0"') == 1
 
 
+def test_a_column_that_is_measured_less_often_has_no_gap_for_that():
+    every = tuple((index * 0.1, 1.0) for index in range(100)) + tuple((10.0 + t, 1.0) for t in range(60))
+    svg = _charts.timeline((Series("rss_bytes", "bytes", every), Series("pss_bytes", "bytes", every[::7])), (), None)
+    assert svg.count('class="line s1"') == 1 and 'class="dot' not in svg
+
+
+def test_a_count_that_never_changes_takes_no_plot():
+    still = Series("fds", "count", ((0.0, 5.0), (1.0, 5.0)))
+    assert "File descriptors" not in _charts.timeline((*python_leak().series[:1], still), (), None)
+    assert _charts.still_text((still,)) == "File descriptors 5"
+
+
 def test_a_pause_of_the_whole_sampler_is_a_gap():
     times = [float(t) for t in (*range(20), *range(60, 80))]
     svg = _charts.timeline((Series("rss_bytes", "bytes", tuple((t, 1.0) for t in times)),), (), None)

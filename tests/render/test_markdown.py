@@ -76,4 +76,4 @@ def test_a_large_report_is_cut_to_what_a_ticket_takes_and_says_so():
 def test_a_report_of_one_endless_name_is_cut_too():
     text = markdown.text_of(hostile("name " * 30_000))
     assert len(text) <= markdown.LIMIT
-    assert "n... name" in text
+    assert "..." in text
