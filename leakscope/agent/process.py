@@ -66,12 +66,12 @@ def masked(command):
     for word in command:
         if keep_next:
             shown.append(word)
-            is_named = is_named or len(shown) > 1
+            is_named = is_named or shown[-2:-1] == ["-m"]
             keep_next = False
         elif word.startswith("-"):
             name, equals, value = word.partition("=")
             shown.append(name + (equals + _masked(value) if equals else ""))
-            keep_next = word == "-m" and not is_named
+            keep_next = word in ("-m", "-X", "-W") and not is_named
             is_named = is_named or word == "-c"
         elif not is_named:
             shown.append(word)

@@ -124,7 +124,7 @@ class ProcessFolder:
             data = text.encode("ascii")
             written = os.write(handle, data)
             if written != len(data):
-                raise OSError(errno.ENOSPC, "only a part was written")
+                raise OSError(errno.ENOSPC, "the disk took only a part of a line")
         finally:
             os.close(handle)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from leakscope.agent import children
-from tests.agent.staged import Process, Stage, interpreter, python, until  # noqa: F401
+from tests.agent.staged import Stage, python, until  # noqa: F401
 
 # A child that lives long enough to be recorded, and prints what it sees.
 CHILD = "import os, time; time.sleep(0.3); print(os.environ.get('PYTHONPATH'), os.environ.get('A'), flush=True)"
@@ -93,11 +95,9 @@ if __name__ == "__main__":
     print([child.exitcode for child in children])
 """))
     check(stage, [python, program], [role for role, count in expected.items() for _ in range(count)], out="7\n7\n[0, 0]\n")
-    children = [process for process in stage.processes if process.role == ("spawn" if method == "spawn" else "fork")]
-    helpers = 1 if method == "spawn" else 0  # the resource tracker ends in its own way
-    assert sum(process.has_exit for process in children) >= 2
-    assert len(children) == 2 + helpers
-    assert all(process.rows for process in children)
+    workers = [process for process in stage.processes if process.role == ("spawn" if method == "spawn" else "fork")]
+    assert sum(process.has_exit for process in workers) >= 2  # multiprocessing's resource tracker is among the spawned
+    assert all(process.rows for process in workers)
 
 
 def test_a_fork_with_threads_is_as_quiet_as_without_the_agent(python: str, tmp_path: Path) -> None:  # noqa: F811
@@ -205,10 +205,27 @@ time.sleep(1.2)
     assert {path.read_text() for path in stage.work.glob("own*.txt")} == {"mine"}
 
 
-def test_workers_of_uvicorn_and_gunicorn_are_followed(tmp_path: Path) -> None:
-    """The way both do it, without them: spawn from a supervisor, and fork then serve; the real ones in the slow tests of run."""
-    for script in ("uvicorn", "gunicorn"):
-        pytest.importorskip(script)
+SERVERS = {
+    "uvicorn": (["-m", "uvicorn", "app:app", "--workers", "2", "--port", "{port}", "--log-level", "critical"], "spawn"),
+    "gunicorn": (["-m", "gunicorn", "app:app", "--workers", "2", "--bind", "127.0.0.1:{port}", "--log-level", "critical"], "fork"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", SERVERS)
+def test_workers_of_a_server_are_followed_and_end(server: str, tmp_path: Path) -> None:
+    pytest.importorskip(server)
+    command, role = SERVERS[server]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    stage = Stage(tmp_path)
+    stage.write("app.py", "async def app(scope, receive, send): pass" if server == "uvicorn" else "def app(environ, start): return []")
+    target = stage.start(sys.executable, *(word.format(port=port) for word in command))
+    until(lambda: sum(process.role == role and len(process.rows) > 3 and "app.py" for process in stage.processes) >= 2)
+    target.send_signal(signal.SIGTERM)
+    target.communicate(timeout=30)
+    assert sum(process.role == role and process.has_exit for process in stage.processes) >= 2
 
 
 def test_a_replaced_builtin_still_looks_and_binds_like_one() -> None:
