@@ -132,7 +132,7 @@ def frees_text(finding: Finding) -> str:
         return ""
     held = sum(finding.retained_bytes.values())
     whole = f" of the {bytes_text(held)} it retains" if held > finding.frees_bytes else ""
-    return f"{bytes_text(finding.frees_bytes)}{whole}, if {finding.owner} lets go"
+    return f"{bytes_text(finding.frees_bytes)}{whole}, if {finding.owner or 'the owner'} lets go"
 
 
 def layer_share(layer: Layer, layers: tuple[Layer, ...]) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
 
+from leakscope.model import Confidence, Finding, Rule, Verdict, VerdictClass
 from leakscope.render import _pictures, html, json, markdown, terminal
 from tests.render.golden import assert_golden
 from tests.render.reports import ALL
@@ -37,3 +39,15 @@ def test_the_last_words_are_as_agreed(name):
     stream = io.StringIO()
     terminal.render(ALL[name](), stream, "leakscope-report/report.html")
     assert_golden(f"{name}.txt", stream.getvalue())
+
+
+def test_a_finding_of_which_almost_nothing_is_known_has_every_face():
+    bare = Finding(Rule("LS201", "native-growth", "Native memory grows"), Confidence.LOW, "native", "", None, "")
+    verdict = Verdict(VerdictClass.NATIVE_LEAK, Confidence.LOW, "Memory outside Python objects grew by 9.0 MiB.")
+    report = dataclasses.replace(ALL["no-leak"](), findings=(bare,), verdict=verdict, series=(), snapshots=(), layers=())
+    stream = io.StringIO()
+    terminal.render(report, stream)
+    for text in (html.text_of(report), markdown.text_of(report), json.text_of(report)):
+        assert "native-growth" in text
+    assert "NATIVE LEAK" in stream.getvalue()
+    assert "``" not in markdown.text_of(report)
