@@ -85,7 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     result: Any = group.main(args=arguments or ["--help"], prog_name="leakscope", standalone_mode=False)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it was closed before we started
+        sys.stdout.flush()
     return result if isinstance(result, int) else 0
 
 

@@ -65,9 +65,6 @@ def devices(sample: Json) -> list[tuple[str, float]]:
     return [(f"cuda:{name[4:].partition('_')[0]}", sample[name]) for name in columns]
 
 
-def wants_status(stream: TextIO) -> bool:
-    """True if `stream` is a terminal that can put its cursor back."""
-    try:
-        return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    except ValueError:  # closed
-        return False
+def wants_status(stream: TextIO | None) -> bool:
+    """True if `stream` is a terminal that can put its cursor back; None: it was closed before we started."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"

@@ -65,7 +65,7 @@ class Target:
         Raises:
             LeakScopeError: the system does not start it.
         """
-        self._wake_read, self._wake_write = os.pipe()
+        self._wake_read, self._wake_write = _pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
@@ -150,8 +150,8 @@ class _Witness:
     @classmethod
     def start(cls) -> _Witness | None:
         """Start the witness; None if there can be none. Then signals are forwarded even where the target had them already."""
-        ask_read, ask_write = os.pipe()
-        answer_read, answer_write = os.pipe()
+        ask_read, ask_write = _pipe()
+        answer_read, answer_write = _pipe()
         # Not a fork of leakscope: `pkill -f leakscope` shall reach us alone, and then it is forwarded.
         python = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
         script = _WITNESS.replace("WATCHED", repr([int(number) for number in FORWARDED]))
@@ -186,6 +186,26 @@ class _Witness:
         os.close(self.answer)
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+
+
+def leave_streams_to_target() -> None:
+    """Let go of stdin and stdout: whoever reads the target's output sees its end, not that of the report."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(null, stream)
+    if null > 1:
+        os.close(null)
+
+
+def _pipe() -> tuple[int, int]:
+    """Return a pipe, also where the standard streams are closed, clear of their numbers."""
+    import fcntl  # POSIX alone has it, and `run` is to say itself what Windows lacks
+
+    ends = os.pipe()
+    moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in ends)
+    for end in ends:
+        os.close(end)
+    return moved[0], moved[1]
 
 
 def is_foreground(descriptor: int) -> bool:

@@ -20,7 +20,7 @@ from leakscope.commands._command import find, masked
 from leakscope.commands._options import DURATION, FORMATS, SIZE, choose_sites, only_structure
 from leakscope.commands._say import say
 from leakscope.commands._status import StatusLine, wants_status
-from leakscope.commands._target import Ending, Target
+from leakscope.commands._target import Ending, Target, leave_streams_to_target
 from leakscope.commands._watch import Watch
 from leakscope.errors import LeakScopeError, UsageError
 from leakscope.inject import environment
@@ -88,9 +88,10 @@ def command(context: click.Context, /, command_line: tuple[str, ...], **given: A
     if reason:
         raise LeakScopeError(f"leakscope run does not work here: {reason}.", "leakscope doctor")
     found = find(list(command_line))
+    options = _agent_options(given)
     out = _choose_out(given["output"])
     wish = Wish(out, given["formats"], given["fail_on"], given["duration"], given["label"], given["opens"], given["quiet"])
-    session = sessions.create(out / "session", masked(list(command_line)), _agent_options(given, out), wish.label)
+    session = sessions.create(out / "session", masked(list(command_line)), options, wish.label)
     reporting = _Reporting(session, wish)
     try:
         boot = environment.stage(session, session.info["options"])
@@ -103,12 +104,14 @@ def command(context: click.Context, /, command_line: tuple[str, ...], **given: A
     context.exit(_exit_code(ending, reporting.report, wish))
 
 
-def _agent_options(given: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Return what the agent is told, see agent/format.py."""
-    try:
-        free_bytes = shutil.disk_usage(out).free
-    except OSError:
-        free_bytes = _DISK_CEILING_BYTES
+def _agent_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the agent is told, see agent/format.py.
+
+    Raises:
+        LeakScopeError: the disk is full already.
+    """
+    out = (given["output"] or Path()).absolute()
+    free_bytes = shutil.disk_usage(next(folder for folder in (out, *out.parents) if folder.is_dir())).free
     if free_bytes < _LEAST_DISK_BYTES:
         raise LeakScopeError(f"The disk of '{out}' has {bytes_text(free_bytes)} left, too little for a session.",
                              "leakscope run -o DIR -- COMMAND, with a DIR on another disk")
@@ -174,7 +177,8 @@ class _Reporting:
         try:
             from leakscope.commands._make_report import make_report  # numpy and Jinja2: only now, the target has had its start
 
-            formats = self.wish.formats if self.wish.quiet else (*self.wish.formats, "terminal")
+            is_quiet = self.wish.quiet or sys.stderr is None  # None: it was closed before we started
+            formats = self.wish.formats if is_quiet else (*self.wish.formats, "terminal")
             self.report = make_report(self.session, self.wish.out, formats, sys.stderr)
         except LeakScopeError as error:
             say(error.sentence, error.hint or self._again())
@@ -191,7 +195,7 @@ def _observe(session: Session, target: Target, reporting: _Reporting) -> Ending:
     """Run the target to its end, with its evidence in the session, and have the report made."""
     wish = reporting.wish
     target.start()
-    _leave_streams_to_target()
+    leave_streams_to_target()
     watch = Watch(session, target, StatusLine(sys.stderr) if wants_status(sys.stderr) and not wish.quiet else None)
     try:
         _note(session, pid=target.pid)
@@ -215,15 +219,7 @@ def _note(session: Session, **changes: Any) -> None:
     try:
         session.write_info(**changes)
     except OSError as error:
-        say(f"The session '{session.path}' can no longer be written: {error.strerror}. The command goes on.")
-
-
-def _leave_streams_to_target() -> None:
-    """Let go of stdin and stdout: whoever reads the target's output sees its end, not that of the report."""
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.close(null)
+        say(f"The session '{session.path}' can no longer be written: {error.strerror}.")
 
 
 def _exit_code(ending: Ending, report: Report | None, wish: Wish) -> int:

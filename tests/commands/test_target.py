@@ -68,6 +68,24 @@ def test_signals_ignored_before_leakscope_stay_ignored_and_others_do_not(tmp_pat
     assert done.stdout == "1 0 0 1\n"
 
 
+def test_streams_that_are_closed_stay_closed_for_the_command(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("""
+import os
+def is_open(number):
+    try:
+        return bool(os.fstat(number))
+    except OSError:
+        return False
+with open("seen", "a") as file:
+    file.write(f"{[is_open(number) for number in (0, 1, 2)]}\\n")
+""")
+    for start in ([], [*LEAKSCOPE, "run", "-o", "out", "--format", "json", "--"]):
+        script = f"exec {shlex.join([*start, sys.executable, 'show.py'])} <&- >&- 2>&-"
+        subprocess.run(["/bin/sh", "-c", script], cwd=tmp_path, env=ENVIRONMENT, timeout=DEADLINE_S, check=True)
+    bare, observed = (tmp_path / "seen").read_text().splitlines()
+    assert observed == bare
+
+
 def test_leakscope_killed_with_9_leaves_the_command_running_and_a_readable_session(
         tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     process = start(sys.executable, "-c", COUNTER)
@@ -81,22 +99,22 @@ def test_leakscope_killed_with_9_leaves_the_command_running_and_a_readable_sessi
     until(lambda: opened(tmp_path).state == "died", "the session to notice the end")
 
 
-def _on_a_terminal(folder: Path, command: list[str], talk: Callable[[int, Callable[[str], str]], None]) -> tuple[int, str]:
-    """Run a command on a terminal of its own; `talk` gets the terminal and a function that reads until a text appears."""
+def _on_a_terminal(folder: Path, command: list[str], talk: Callable[[int, Callable[[str], None]], None]) -> tuple[int, str]:
+    """Run a command on a terminal of its own; `talk` gets the terminal and a function that reads on until a text appears."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
-        os.execve(command[0], command, {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
-    seen = ""
+        os.execve(command[0], command, {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120", "LINES": "40", "PS1": "PROMPT "})
+    seen, place = "", 0
 
-    def read_until(text: str) -> str:
-        nonlocal seen
+    def read_until(text: str) -> None:
+        nonlocal seen, place
         end = time.monotonic() + DEADLINE_S
-        while text not in seen:
-            assert time.monotonic() < end, f"no {text!r} in {seen!r}"
+        while text not in seen[place:]:
+            assert time.monotonic() < end, f"no {text!r} in {seen[place:]!r} after {seen[:place]!r}"
             if select.select([terminal], [], [], 0.1)[0]:
                 seen += os.read(terminal, 65536).decode()
-        return seen
+        place = seen.index(text, place) + len(text)
 
     try:
         talk(terminal, read_until)
@@ -108,6 +126,9 @@ def _on_a_terminal(folder: Path, command: list[str], talk: Callable[[int, Callab
             if not chunk:
                 break
             seen += chunk.decode()
+    except BaseException:
+        os.killpg(pid, signal.SIGKILL)
+        raise
     finally:
         os.close(terminal)
         _, status = os.waitpid(pid, 0)
@@ -115,7 +136,7 @@ def _on_a_terminal(folder: Path, command: list[str], talk: Callable[[int, Callab
 
 
 def test_ctrl_c_on_a_terminal_reaches_the_command_once_and_leakscope_finishes(tmp_path: Path) -> None:
-    def talk(terminal: int, read_until: Callable[[str], str]) -> None:
+    def talk(terminal: int, read_until: Callable[[str], None]) -> None:
         read_until("ready")
         os.write(terminal, b"\x03")
         read_until("got SIGINT")
@@ -132,7 +153,7 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once_and_leakscope_finishes(tm
 def test_the_status_line_leaves_the_text_of_the_command_whole(tmp_path: Path) -> None:
     program = "import time\nfor n in range(4): print('line', n, flush=True); time.sleep(0.2)\nprint(input('name? '))"
 
-    def talk(terminal: int, read_until: Callable[[str], str]) -> None:
+    def talk(terminal: int, read_until: Callable[[str], None]) -> None:
         read_until("name? ")
         os.write(terminal, b"kim\n")
 
@@ -152,15 +173,19 @@ def test_there_is_no_status_line_when_stderr_is_no_terminal(tmp_path: Path) -> N
 def test_ctrl_z_stops_both_and_fg_continues_both(tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text("print('it is', 'up', flush=True)\nprint('heard:', input(), flush=True)\n")
 
-    def talk(terminal: int, read_until: Callable[[str], str]) -> None:
+    def talk(terminal: int, read_until: Callable[[str], None]) -> None:
         command = [*LEAKSCOPE, "run", "-o", "out", "--format", "json", "--quiet", "--", sys.executable, "echo.py"]
+        read_until("PROMPT ")
         os.write(terminal, f"{shlex.join(command)}\n".encode())
         read_until("it is up\r\n")
         os.write(terminal, b"\x1a")
         read_until("Stopped")
+        read_until("PROMPT ")
         os.write(terminal, b"fg\n")
+        read_until("echo.py\r\n")
         os.write(terminal, b"it goes on\n")
         read_until("heard: it goes on")
+        read_until("PROMPT ")
         os.write(terminal, b"exit 0\n")
 
     code, _ = _on_a_terminal(tmp_path, ["/bin/bash", "--norc", "--noprofile", "-i"], talk)
