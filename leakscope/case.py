@@ -133,9 +133,9 @@ class Case:
                 for name in names]
         return sorted(rows, key=lambda row: (row[2][0] - row[2][-1], row[0]))
 
-    def path(self, node: int, merged: bool = True) -> Path | None:
-        """The best-named path to a node of the last snapshot; None where no root reaches it."""
-        return keeping.path(self.last, self.tree(self.last), node, merged)
+    def path(self, node: int) -> Path | None:
+        """The best-named path to a node of the last snapshot that owns others; None where no root reaches it."""
+        return keeping.path(self.last, self.tree(self.last), node, is_owner=True)
 
     def steady(self, values: Sequence[int]) -> float | None:
         """How the growth of a number over the compared snapshots went on: 1 steady, near 0 a plateau; None unknown."""

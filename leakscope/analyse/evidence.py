@@ -45,7 +45,7 @@ def pile_path(graph: HeapGraph, tree: Tree, pile: Accumulation) -> Path | None:
         return None
     if pile.owner_node < 0:
         return Path(found.steps, found.root_kind, found.text, naming_of_root(graph, tree, pile, found))
-    owner = retention.path(graph, tree, pile.owner_node)
+    owner = retention.path(graph, tree, pile.owner_node, is_owner=True)
     return found if owner is None else Path(found.steps, found.root_kind, found.text, owner.owner)
 
 

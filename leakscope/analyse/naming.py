@@ -15,6 +15,7 @@ _FOREVER = {_KIND["module"]: "a module lives for ever", _KIND["type"]: "a class 
 _SILENT = frozenset({"__dict__", "__closure__"})
 _CALLEE_SLOTS = frozenset({"func", "_func", "callback", "_callback", "fn", "function", "target", "_target"})
 _MOST_CALLEE_EDGES = 16
+_MOST_STEPS = 6  # of an owner; a longer one is named from its nearest class instead
 
 
 def _is_silent(edge: Edge) -> bool:
@@ -73,6 +74,8 @@ def root_text(graph: HeapGraph, root_row: int, node: int) -> str:
     name = short_label(graph, node)
     if kind == "module":
         return (name or label).removeprefix("module ")
+    if not name and (callee := _callee(graph, node)) and callee not in label:
+        name = callee
     return " ".join(part for part in (label or kind, name if name != label else "") if part)
 
 
@@ -124,31 +127,58 @@ def is_stdlib(module: str) -> bool:
 
 
 def owner_text(graph: HeapGraph, first: int, start: str, root_kind: str, decoded: Sequence[Edge]) -> str:
-    """The owner of what the path leads to, as a name that can be searched for.
-
-    From the end back to the nearest holder that the application named: a module, a class, a function's variable, or an
-    instance whose class is not the standard library's (Eclipse MAT skips `java.*` in the same way).
+    """What the path leads to, as the name of an owner that can be searched for. It is named from
+    the nearest holder that the program itself named: a module, a class, a variable of a running or suspended function, or an
+    instance of a class of the same package as the root (Eclipse MAT skips `java.*` in the same way).
     """
     nodes = [first, *(edge.target for edge in decoded)]
-    tail = ""
+    package = start.partition(".")[0] if root_kind == "module" else "__main__"
+    tail, nearest = "", ""
     for number in range(len(decoded) - 1, -1, -1):
         edge, node = decoded[number], nodes[number]
         tail = edge_text(edge) + tail
         if number and _is_silent(decoded[number - 1]):
             continue
-        kind = int(graph.kind[node])
-        type_name = graph.types[graph.type_id[node]]
-        if kind in (_KIND["module"], _KIND["type"], _KIND["function"]) and edge.kind != layout.TYPE:
-            label = short_label(graph, node).removeprefix("module ").removeprefix("class ").removesuffix("()")
-            if label and (kind != _KIND["function"] or _has_named(decoded[number:])):
-                return _trimmed(label + tail)
-        elif kind in (_KIND["frame"], _KIND["generator"]) and edge.kind == layout.LOCAL:
-            return _trimmed(f"{short_label(graph, node).removesuffix('()')}.<locals>{tail}")
-        elif _has_named(decoded[number:]) and not is_stdlib(type_name.module) and type_name.module != "builtins":
-            if start and root_kind == "module" and sum(bool(edge_text(each)) for each in decoded[:number]) <= 1:
-                continue
-            return _trimmed(type_name.full + tail)
-    return _trimmed(start + tail)
+        holder = _holder_name(graph, node, edge, number, _has_named(decoded[number:]))
+        if not holder:
+            continue
+        is_instance = int(graph.kind[node]) == _KIND["object"]
+        module = graph.types[graph.type_id[node]].module
+        if not is_instance or module.partition(".")[0] == package and not _is_attribute_of_module(decoded[:number], root_kind):
+            return _trimmed(nearest if nearest and (holder + tail).count(".") > _MOST_STEPS else holder + tail)
+        if not is_stdlib(module):
+            nearest = nearest or holder + tail
+    whole = start + tail
+    return _trimmed(nearest if nearest and whole.count(".") > _MOST_STEPS else whole)
+
+
+def _end_of_owner(graph: HeapGraph, decoded: Sequence[Edge]) -> int:
+    """How many edges lead to the owner: up to the last entry of a collection, or all where there is none."""
+    for number in range(len(decoded) - 1, -1, -1):
+        edge = decoded[number]
+        is_entry = edge.kind in (layout.INDEX, layout.ELEMENT) or edge.kind == layout.KEY and edge.text[:1] != "'"
+        if is_entry and graph.types[graph.type_id[edge.source]].qualname != "tuple" and number:
+            return number
+    return len(decoded)
+
+
+def _holder_name(graph: HeapGraph, node: int, edge: Edge, number: int, is_named: bool) -> str:
+    """What a holder is called at the start of an owner; empty for one that a person would look past."""
+    kind, label = int(graph.kind[node]), short_label(graph, node)
+    if edge.kind == layout.TYPE:
+        return ""
+    if kind in (_KIND["module"], _KIND["type"]) or kind == _KIND["function"] and is_named:
+        return label.removeprefix("module ").removeprefix("class ").removesuffix("()")
+    if edge.kind == layout.LOCAL and (kind == _KIND["generator"] or kind == _KIND["frame"] and number == 0):
+        return f"{label.removesuffix('()')}.<locals>"  # a frame inside a path belongs to a traceback: it is over
+    if kind == _KIND["object"] and is_named and graph.types[graph.type_id[node]].module != "builtins":
+        return graph.types[graph.type_id[node]].full
+    return ""
+
+
+def _is_attribute_of_module(before: Sequence[Edge], root_kind: str) -> bool:
+    """True for `app.store` itself: there the module's name says more than the class."""
+    return root_kind == "module" and sum(bool(edge_text(edge)) for edge in before) <= 1
 
 
 def _has_named(edges: Sequence[Edge]) -> bool:
@@ -162,13 +192,16 @@ def _trimmed(text: str) -> str:
     return text.removesuffix(".keys()")
 
 
-def name_path(graph: HeapGraph, first: int, root_row: int, edges: Sequence[int], root_kind: str,
-              merged: bool = True) -> Path:
-    """Return a path in words. `first` is its first node, `root_row` a row of the root columns or -1, `edges` root first."""
+def name_path(graph: HeapGraph, first: int, root_row: int, edges: Sequence[int], root_kind: str, merged: bool = True,
+              is_owner: bool = False) -> Path:
+    """Return a path in words. `first` is its first node, `root_row` a row of the root columns or -1, `edges` root first.
+
+    The owner of what the path leads to is the last collection on it; with `is_owner` it is what the path leads to itself.
+    """
     decoded = [graph.edge(number) for number in edges]
     start = root_text(graph, root_row, first)
-    return Path(_steps(graph, first, start, decoded, merged), root_kind, path_text(graph, start, edges, merged),
-                owner_text(graph, first, start, root_kind, decoded))
+    owner = owner_text(graph, first, start, root_kind, decoded if is_owner else decoded[:_end_of_owner(graph, decoded)])
+    return Path(_steps(graph, first, start, decoded, merged), root_kind, path_text(graph, start, edges, merged), owner)
 
 
 def name_cycle(graph: HeapGraph, edges: Sequence[int]) -> tuple[CycleStep, ...]:

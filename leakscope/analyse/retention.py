@@ -53,12 +53,12 @@ def holder_tree(graph: HeapGraph) -> Tree:
     return best_tree(graph, root_ranks(graph))
 
 
-def path(graph: HeapGraph, tree: Tree, node: int, merged: bool = True) -> Path | None:
-    """The path to a node in words; None where the tree does not reach it."""
+def path(graph: HeapGraph, tree: Tree, node: int, merged: bool = True, is_owner: bool = False) -> Path | None:
+    """The path to a node in words (analyse/naming.py, name_path); None where the tree does not reach it."""
     if tree.depth[node] < 0:
         return None
     return naming.name_path(graph, int(tree.start[node]), int(tree.root[node]), path_to(graph, tree, node),
-                            kind_of_root(tree, node), merged)
+                            kind_of_root(tree, node), merged, is_owner)
 
 
 def kind_of_root(tree: Tree, node: int) -> str:

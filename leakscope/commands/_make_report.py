@@ -36,7 +36,7 @@ def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], 
         if name != "terminal":
             renderer.render(report, out / f"report{renderer.SUFFIX}")
     if "terminal" in formats:
-        renderers["terminal"].render(report, stream)
+        renderers["terminal"].render(report, stream, str(out / "report.html") if "html" in formats else "")
     return report
 
 
