@@ -25,13 +25,14 @@ help:  ## list the targets
 
 demo: $(DEMO_VENV)/ready  ## run the bundled streaming server under leakscope and write demo/report.html
 	@rm -rf $(DEMO)
-	$(DEMO_VENV)/bin/python fixtures/demo/load.py -- \
-		$(DEMO_VENV)/bin/leakscope run -o $(DEMO) --sites tracemalloc -- \
-		$(DEMO_VENV)/bin/python fixtures/demo/serve.py --leak cycle --port {port}
+	export PATH="$$PWD/$(DEMO_VENV)/bin:$$PATH"
+	python fixtures/demo/load.py -- leakscope run -o $(DEMO) --sites tracemalloc -- \
+		python fixtures/demo/serve.py --leak cycle --port {port}
 	@echo "Open $(DEMO)/report.html in a browser; the same is in $(DEMO)/report.md and $(DEMO)/report.json."
 
 test: lint types  ## lint, types, then the whole suite; the last line is pytest's summary
-	@$(TEST_VENV)/bin/python -m pytest -n $(WORKERS) --color=no $(PYTEST_OPTIONS)
+	@export PATH="$$PWD/$(TEST_VENV)/bin:$$PATH"
+	python -m pytest -n $(WORKERS) --color=no $(PYTEST_OPTIONS)
 
 lint: $(TEST_VENV)/ready  ## ruff
 	@$(TEST_VENV)/bin/ruff check --quiet .
@@ -49,7 +50,7 @@ clean:  ## remove the environments and what was built
 
 $(DEMO_VENV)/ready: $(BUILT_FROM)
 	@$(call make_venv,$(DEMO_VENV))
-	$(DEMO_VENV)/bin/python -m pip install --quiet --editable '.[demo]'
+	$(DEMO_VENV)/bin/python -m pip install --quiet --editable '.[demo,dot]'
 	touch $@
 
 # Elsewhere than on Linux for x86 there is no wheel called +cpu: the plain one is the CPU one there.
