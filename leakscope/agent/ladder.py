@@ -13,9 +13,9 @@ _SHORTEST_STEP_NS = 400_000_000
 _RATIO, _LATER_RATIO, _LATER_NS = 1.38, 1.5, 600 * _SECOND
 # A server that is killed after days should leave a last snapshot that is not days old.
 _LONGEST_STEP_NS = 4 * 3600 * _SECOND
-# After a walk the program runs undisturbed for this many times as long as the walk took: in the first minute, and
-# later.
-_REST, _LATER_REST, _LATER_REST_NS = 1.0, 20.0, 60 * _SECOND
+# After a walk the program runs undisturbed for this many times as long as the walk took: in the first minute, where a
+# short run has to get its three snapshots, and later.
+_REST, _LATER_REST, _LATER_REST_NS = 0.5, 20.0, 60 * _SECOND
 
 
 class Ladder:
