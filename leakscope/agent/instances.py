@@ -32,7 +32,12 @@ EXTRA = {
     ("_io", "BufferedReader"): ("raw",),
     ("_io", "BufferedWriter"): ("raw",),
     ("_io", "BufferedRandom"): ("raw",),
-    ("_thread", "_localdummy"): (),
+    ("_struct", "Struct"): ("format",),
+    ("builtins", "mappingproxy"): (),
+    ("pandas._libs.internals", "BlockManager"): ("blocks", "axes"),
+    ("pandas._libs.internals", "Block"): ("values", "refs", "_mgr_locs"),
+    ("pandas._libs.internals", "SharedBlock"): ("refs", "_mgr_locs"),
+    ("pandas._libs.internals", "NumpyBlock"): ("values",),
 }
 
 
@@ -194,7 +199,7 @@ def extra_names(cls):
     """Return [(name, getter)]: the C members of `cls` and the harmless getters of EXTRA along its MRO."""
     getters = [(name, member.__get__) for name, member in classes.members_of(cls)]
     for base in classes.mro_of(cls):
-        if not classes.flags_of(base) & classes.HEAP_TYPE or classes.names_of(base)[0] in ("_asyncio", "_io", "_thread"):
+        if not classes.flags_of(base) & classes.HEAP_TYPE or classes.names_of(base) in EXTRA:
             for name in EXTRA.get(classes.names_of(base), ()):
                 getter = dict.get(classes.namespace_of(base), name)
                 if classes.is_one_of(type(getter), (classes.GetSetDescriptorType, classes.MemberDescriptorType)):

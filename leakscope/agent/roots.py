@@ -23,7 +23,7 @@ _METHOD = type(_Bound().method)
 def collect(walk):
     """Return the roots of this process, in the order in which a person would name them; failures go to the notes of the walk."""
     found = []
-    for part in (_modules, _frames, _threads, _interpreter, _signals, _atexit, _asyncio):
+    for part in (_modules, _frames, _exceptions, _threads, _interpreter, _signals, _atexit, _asyncio):
         try:
             found.extend(part(walk))
         except Exception as error:  # one kind of root less; the walk goes on
@@ -37,8 +37,8 @@ def _modules(walk):
         if id(module) in walk.own_ids or module is None:
             continue
         text = "module " + names.strings[names.dotted(name)]
-        walk.labels[id(module)] = text
-        yield module, "module", text
+        if walk.labels.setdefault(id(module), text) is text:  # under a second name it is the same module: __mp_main__
+            yield module, "module", text
 
 
 def _frames(walk):
@@ -52,6 +52,14 @@ def _frames(walk):
                 walk.running[id(frame)] = ident
                 yield frame, "frame", label
             frame = frame.f_back
+
+
+def _exceptions(walk):
+    """Exceptions that a thread handles right now (3.10 and later)."""
+    for ident, handled in list(getattr(sys, "_current_exceptions", dict)().items()):
+        error = handled[1] if type(handled) is tuple else handled
+        if error is not None and ident not in walk.own_threads:
+            yield error, "frame", "exception in " + walk.thread_label(ident)
 
 
 def _threads(walk):

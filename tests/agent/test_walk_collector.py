@@ -46,3 +46,20 @@ def test_thresholds_are_back_after_a_walk_and_the_snapshot_says_what_they_were(t
     assert seen == [0]
     assert gc.get_threshold() == before
     assert done["gc"]["thresholds"] == list(before)
+
+
+def test_a_walk_leaves_no_garbage_of_its_own_where_the_collector_is_off(tmp_path, collector):
+    gc.collect()
+    gc.disable()
+    walk.take(str(tmp_path / "0001"), 1, "manual", 0)
+    gc.collect()
+    walk.take(str(tmp_path / "0002"), 2, "manual", 0)
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        ours = [type(thing).__name__ for thing in gc.garbage if type(thing).__module__.startswith("leakscope")]
+        large = [len(thing) for thing in gc.garbage if type(thing) in (list, dict, set) and len(thing) > 100]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert (ours, large) == ([], [])

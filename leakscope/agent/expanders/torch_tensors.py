@@ -11,7 +11,7 @@ from ..instances import InstanceReader
 
 LIBRARY = "torch"
 _MOST_AUTOGRAD_NODES = 200_000
-_GETTERS = ("grad", "_base", "grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks")
+_GETTERS = ("_base", "grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 def reader(walk, cls):
@@ -32,8 +32,10 @@ class _TensorReader:
     def __init__(self, walk, cls, base, parts):
         self.walk = walk
         self.plain = InstanceReader(walk, cls)
-        self.getters = [(name, base.__dict__[name].__get__, self._label(name)) for name in _GETTERS if name in base.__dict__]
-        self.plain.extra += [(name, getter) for name, getter, _label in self.getters]
+        self.getters = [(base.__dict__[name].__get__, self._label(name)) for name in _GETTERS if name in base.__dict__]
+        self.grad_of, self.grad_label = base.__dict__["grad"].__get__, self._label("grad")
+        self.is_leaf, self.keeps_grad = base.__dict__["is_leaf"].__get__, base.__dict__["retains_grad"].__get__
+        self.plain.extra += [(name, base.__dict__[name].__get__) for name in _GETTERS if name in base.__dict__]
         self.device_of = base.__dict__["device"].__get__
         self.storage_of = classes.lookup(base, "untyped_storage")[1]
         self.quiet = parts.__dict__.get("DisableTorchFunction") or parts.__dict__["DisableTorchFunctionSubclass"]
@@ -47,7 +49,10 @@ class _TensorReader:
             targets, labels = self.plain(thing)
             targets, labels = list(targets), list(labels)
             shown = set(map(id, targets))
-            for _name, getter, label in self.getters:
+            getters = self.getters
+            if self.is_leaf(thing) or self.keeps_grad(thing):  # else torch warns on the target's stderr
+                getters = getters + [(self.grad_of, self.grad_label)]
+            for getter, label in getters:
                 try:
                     value = getter(thing)
                 except Exception:  # a tensor that has no such thing
