@@ -13,6 +13,7 @@ from leakscope.units import bytes_text, count_text, seconds_text
 
 CLAIM_BYTES = 512 << 10  # a pile that grew less than this in the run is listed, not claimed; ours
 CLAIM_SHARE = 0.1  # nor one that explains less than this of the growth of the process; ours
+OWNED_SHARE = 0.25  # objects that explain this much come before memory that nobody owns; ours
 RESIDUE_BYTES = 4 << 20  # growth that goes on, but that nothing explains; ours
 VISIBLE_BYTES = 1 << 20  # growth that is worth a word; ours
 LEAST_RUN_S = 2.0  # shorter runs say nothing about growth
@@ -52,8 +53,18 @@ def is_claim(finding: Finding) -> bool:
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """The most probable cause first: what can be claimed, then by bytes."""
-    return sorted(findings, key=lambda finding: (not is_claim(finding), -growth_of(finding), finding.rule.code, finding.owner))
+    """The most probable cause first: what can be claimed, then by bytes.
+
+    Objects with an owner go before memory without one where they explain enough: native memory that grows beside a pile of
+    figures, sockets or tensors is most likely theirs.
+    """
+    is_owned = any(is_claim(finding) and finding.path and (finding.share_of_growth_ratio or 0.0) >= OWNED_SHARE
+                   for finding in findings)
+
+    def order(finding: Finding) -> tuple[bool, bool, int, str, str]:
+        return (not is_claim(finding), is_owned and not finding.path, -growth_of(finding), finding.rule.code, finding.owner)
+
+    return sorted(findings, key=order)
 
 
 def judge(examined: Sequence[Examined]) -> Verdict:

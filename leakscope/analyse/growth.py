@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from leakscope.analyse.paths import Tree
 from leakscope.heap import layout
-from leakscope.heap.graph import HeapGraph
+from leakscope.heap.graph import HeapGraph, TypeName
 
 Array = NDArray[Any]
 
 FOLDED_DEPTH = 400  # nodes further down share the class of the path above them; ours, deeper names help nobody
+TYPE_STEPS, TYPE_SHARE = 3, 0.5  # how far below an entry its class is looked for, and with what part of the bytes; ours
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
 _STAR = 0x5851F42D4C957F2D
 _M1, _M2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
@@ -243,7 +244,7 @@ def _accumulation(graph: HeapGraph, growth: Growth, holder: int, rows: list[int]
     owner = int(table.example[holder]) if holder >= 0 else -1
     owner_count = int(table.count[holder]) if holder >= 0 else 1
     return Accumulation(owner, int(table.example[main]), tuple(counts.tolist()), tuple(sizes.tolist()), int(bytes_more),
-                        dominant_type(graph, table, main), owner_count, holder, tuple(rows))
+                        leaked_type(graph, table, rows), owner_count, holder, tuple(rows))
 
 
 def _buffers(graph: HeapGraph, growth: Growth, least_bytes: int, taken: set[int]) -> list[Accumulation]:
@@ -266,9 +267,34 @@ def _buffers(graph: HeapGraph, growth: Growth, least_bytes: int, taken: set[int]
 
 def dominant_type(graph: HeapGraph, table: PathTable, row: int) -> str:
     """The most frequent type among the members of a path class."""
+    return _dominant(graph, table, row).full
+
+
+def _dominant(graph: HeapGraph, table: PathTable, row: int) -> TypeName:
     members = np.flatnonzero(table.class_of == row)
-    types = np.bincount(graph.type_id[members])
-    return graph.types[int(types.argmax())].full
+    return graph.types[int(np.bincount(graph.type_id[members]).argmax())]
+
+
+def leaked_type(graph: HeapGraph, table: PathTable, rows: list[int]) -> str:
+    """What a person would say piles up: the entries, or the instances of a class in them where entries are plain containers.
+
+    An entry that is a tuple of a request and its body is "requests" to a person. So from the entry with most bytes follow the
+    heaviest child for a few steps, and name the first class of the program that most of the bytes hang on.
+    """
+    row = max(rows, key=lambda each: (int(table.subtree_bytes[each]), -each))
+    entry = _dominant(graph, table, max(rows, key=lambda each: (int(table.count[each]), int(table.subtree_bytes[each]), -each)))
+    whole = int(table.subtree_bytes[row])
+    for _ in range(TYPE_STEPS):
+        name = _dominant(graph, table, row)
+        if name.module != "builtins":
+            return name.full
+        children = np.flatnonzero(table.parent == row)
+        if not len(children):
+            break
+        row = int(children[np.argmax(table.subtree_bytes[children])])
+        if table.subtree_bytes[row] < TYPE_SHARE * whole:
+            break
+    return entry.full
 
 
 def member_nodes(table: PathTable, rows: tuple[int, ...]) -> Array:

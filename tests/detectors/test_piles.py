@@ -114,7 +114,7 @@ def test_a_bound_that_would_hold_gigabytes_is_none():
         db .log -> log:collections.deque
         log [*] -> entry:dict x{n} 64KiB
         bound log 9000 maxlen
-    """, n=[100, 200, 300, 400]))
+    """, growth_bytes_s=700_000, n=[100, 200, 300, 400]))
     assert [each.owner for each in findings] == ["db.log"]
 
 
@@ -183,3 +183,20 @@ def test_a_pile_of_local_variables_of_a_running_function_is_named_by_it():
         seen [*] -> order:shop.Order x{n} 4KiB
     """, n=[100, 200, 300, 400]))
     assert findings[0].owner == "main.<locals>.seen"
+
+
+def test_a_pile_that_the_memory_of_the_process_does_not_show_is_dismissed():
+    findings, dismissed = detected(case(CACHE.replace("4KiB", "64KiB"), growth_bytes_s=0, n=[100, 200, 300, 400]))
+    assert findings == []
+    assert "hardly grew" in dismissed[0].why
+
+
+def test_entries_that_are_plain_tuples_are_named_by_the_class_that_their_bytes_hang_on():
+    findings, _ = detected(case("""
+        module app
+        app .results -> results:dict
+        results [*] -> entry:tuple x{n}
+        entry [0] -> int x{n}
+        entry [1] -> reader:app.Reader x{n} 16KiB
+    """, growth_bytes_s=200_000, n=[100, 200, 300, 400]))
+    assert findings[0].leaked_type == "app.Reader"
