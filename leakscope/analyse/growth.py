@@ -25,6 +25,7 @@ from leakscope.heap.graph import HeapGraph, TypeName
 Array = NDArray[Any]
 
 FOLDED_DEPTH = 400  # nodes further down share the class of the path above them; ours, deeper names help nobody
+TUPLE_PLACES = 8  # longer tuples are lists that cannot change; ours
 TYPE_STEPS, TYPE_SHARE = 3, 0.5  # how far below an entry its class is looked for, and with what part of the bytes; ours
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
 _STAR = 0x5851F42D4C957F2D
@@ -78,6 +79,11 @@ def _edge_tokens(graph: HeapGraph, edges: Array) -> Array:
     named = np.isin(kinds, (layout.ATTRIBUTE, layout.LOCAL, layout.CELL, layout.INTERNAL))
     named |= (kinds == layout.KEY) & shown[values]
     tokens = np.where(named, hashes[values], np.uint64(_STAR))
+    # the places of a small tuple mean something, those of a list do not
+    tuples = np.fromiter((name.full == "tuple" for name in graph.types), bool, len(graph.types))
+    placed = (kinds == layout.INDEX) & (codes & layout.EDGE_VALUE_MASK < TUPLE_PLACES)
+    placed &= tuples[graph.type_id[graph.edge_source[edges]]]
+    tokens = np.where(placed, (codes & layout.EDGE_VALUE_MASK).astype(np.uint64), tokens)
     return _mix(tokens, kinds.astype(np.uint64) + np.uint64(1))
 
 
