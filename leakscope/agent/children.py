@@ -12,6 +12,7 @@ import sys
 
 _NAME = "PYTHONPATH"
 _KEY = b"PYTHONPATH"
+_replacements = []  # so that the walk knows them as ours, though modules of the target hold them
 # After the environment argument was put right, the original is called: nothing else changes.
 _ENVIRONMENT_POSITION = {"fork_exec": 5, "execve": 2, "posix_spawn": 2, "posix_spawnp": 2}
 
@@ -22,6 +23,7 @@ class Replacement:
     def __init__(self, original, change):
         self.original = original
         self._change = change
+        _replacements.append(self)
         self.__name__ = self.__qualname__ = original.__name__
         self.__doc__ = original.__doc__
         self.__module__ = original.__module__

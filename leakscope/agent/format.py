@@ -54,7 +54,9 @@ SESSION_FIELDS = (
 
 # process.json:
 #   format, pid, parent, role ("main" | "fork" | "spawn" | "exec"), python ("3.11.7"), implementation, platform, argv (masked),
-#   started_ns (t_ns of the agent's start), own_thread_names, sites, walk ("python" | "native"), modules_count
+#   started_ns (t_ns of the agent's start), start_ticks (kernel start time, tells exec from a pid used again), own_thread_names,
+#   sites, walk ("python" | "native"), modules_count
+# exit.json: t_ns, reason ("exit" | "duration" | "stopped")
 
 # One sample of timeline.jsonl: t_ns, then what could be measured. A column that was not measured is absent, never 0.
 SAMPLE_COLUMNS = (
@@ -139,6 +141,8 @@ IMMORTAL = 0xFFFFFFFF
 #   sites    list of {"frames": [[file, line, function], ...] innermost first, "bytes", "count"}; row 0 is null
 #   bounds   list of [address, limit, what]: declared limits, such as [.., 4096, "maxsize"] of an lru_cache or deque maxlen
 #   caches   list of {"address", "name", "maxsize" (null: none), "currsize", "hits", "misses"} of functools caches
+#   line_growth  list of [file, line, function, bytes, count]: lines that hold over 10 KB more than at the last snapshot
+#            of the same tracemalloc window, largest first; empty when nothing was traced
 #
 # done.json of a snapshot:
 #   format, index, t_ns, kind ("ladder" | "manual" | "limit" | "exit"), method ("in-place" | "fork"), walk ("python" |

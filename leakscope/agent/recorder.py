@@ -121,7 +121,7 @@ class Recorder:
         if self.open():
             row = self.timeline.row(is_whole=True)
             self.files.append(fmt.TIMELINE_FILE, row)
-            if has_stopped and self._is_exit_worth_a_snapshot():
+            if has_stopped and (reason == "duration" or self._is_exit_worth_a_snapshot()):
                 self.take("exit", row)
             self.files.write(fmt.EXIT_FILE, {"t_ns": time.monotonic_ns() - self.started_ns, "reason": reason})
         self.timeline.end()

@@ -35,7 +35,8 @@ def check(stage: Stage, command: list[str], expected: list[str], out: str | None
 def test_a_child_of_subprocess_is_followed(python: str, given: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     child = str(stage.write("child.py", CHILD))
-    parent = str(stage.write("parent.py", f"import os, subprocess, sys; subprocess.run([sys.executable, {child!r}], {given})"))
+    call = f"subprocess.run([sys.executable, {child!r}], {given})"
+    parent = str(stage.write("parent.py", f"import os, subprocess, sys; {call}"))
     check(stage, [python, parent], ["main", "spawn"])
 
 
@@ -43,7 +44,8 @@ def test_a_child_of_subprocess_is_followed(python: str, given: str, tmp_path: Pa
 def test_a_target_that_changes_pythonpath_is_obeyed_and_still_followed(change: str, tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     child = str(stage.write("child.py", CHILD))
-    parent = str(stage.write("parent.py", f"import os, subprocess, sys; {change}\nsubprocess.run([sys.executable, {child!r}])"))
+    call = f"subprocess.run([sys.executable, {child!r}])"
+    parent = str(stage.write("parent.py", f"import os, subprocess, sys; {change}\n{call}"))
     check(stage, [sys.executable, parent], ["main", "spawn"], PYTHONPATH="before")
 
 
@@ -59,14 +61,16 @@ def test_a_shell_between_two_pythons_hands_the_agent_on(python: str, tmp_path: P
 def test_exec_gives_a_second_folder_to_the_same_pid(python: str, call: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     child = str(stage.write("child.py", CHILD))
-    parent = str(stage.write("parent.py", f"import os, sys, time; time.sleep(0.2); argv = [sys.executable, {child!r}]; {call}"))
+    argv = f"argv = [sys.executable, {child!r}]"
+    parent = str(stage.write("parent.py", f"import os, sys, time; time.sleep(0.2); {argv}; {call}"))
     check(stage, [python, parent], ["main", "exec"])
     first, second = stage.processes
     assert first.pid == second.pid and second.path.name == f"{first.path.name}.2"
     assert not first.has_exit and second.has_exit
 
 
-@pytest.mark.parametrize("call", ["os.posix_spawn(sys.executable, argv, os.environ)", "os.spawnv(os.P_NOWAIT, sys.executable, argv)",
+@pytest.mark.parametrize("call", ["os.posix_spawn(sys.executable, argv, os.environ)",
+                                  "os.spawnv(os.P_NOWAIT, sys.executable, argv)",
                                   "os.spawnve(os.P_NOWAIT, sys.executable, argv, {'A': '1'})"])
 def test_spawn_functions_of_os_are_followed(python: str, call: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
@@ -162,7 +166,8 @@ print(os.waitpid(pid, 0)[1])
 def test_a_forked_child_that_ends_through_sys_exit_has_an_end(python: str, tmp_path: Path) -> None:  # noqa: F811
     """As the workers of gunicorn do."""
     stage = Stage(tmp_path)
-    code = "import os, sys, time\npid = os.fork()\nif pid == 0:\n    time.sleep(0.2); sys.exit(3)\nprint(os.waitpid(pid, 0)[1] >> 8)"
+    code = ("import os, sys, time\npid = os.fork()\nif pid == 0:\n    time.sleep(0.2); sys.exit(3)\n"
+            "print(os.waitpid(pid, 0)[1] >> 8)")
     assert stage.run(python, "-W", "ignore", str(stage.write("program.py", code))).stdout == "3\n"
     assert [(process.role, process.has_exit) for process in stage.processes] == [("main", True), ("fork", True)]
     main, child = (process.json("process.json") for process in stage.processes)
@@ -205,9 +210,10 @@ time.sleep(1.2)
     assert {path.read_text() for path in stage.work.glob("own*.txt")} == {"mine"}
 
 
+QUIET = ("--log-level", "critical")
 SERVERS = {
-    "uvicorn": (["-m", "uvicorn", "app:app", "--workers", "2", "--port", "{port}", "--log-level", "critical"], "spawn", 3),
-    "gunicorn": (["-m", "gunicorn", "app:app", "--workers", "2", "--bind", "127.0.0.1:{port}", "--log-level", "critical"], "fork", 2),
+    "uvicorn": (["-m", "uvicorn", "app:app", "--workers", "2", "--port", "{port}", *QUIET], "spawn", 3),
+    "gunicorn": (["-m", "gunicorn", "app:app", "--workers", "2", "--bind", "127.0.0.1:{port}", *QUIET], "fork", 2),
 }
 
 
@@ -220,7 +226,8 @@ def test_workers_of_a_server_are_followed_and_end(server: str, tmp_path: Path) -
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     stage = Stage(tmp_path)
-    stage.write("app.py", "async def app(scope, receive, send): pass" if server == "uvicorn" else "def app(environ, start): return []")
+    stage.write("app.py", {"uvicorn": "async def app(scope, receive, send): pass",
+                           "gunicorn": "def app(environ, start): return []"}[server])
     target = stage.start(sys.executable, *(word.format(port=port) for word in command))
     try:
         # With uvicorn one of the spawned is multiprocessing's resource tracker; workers need a moment to serve.

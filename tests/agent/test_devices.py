@@ -14,10 +14,11 @@ from leakscope.agent import devices
 
 FLAT = {"allocated_bytes.all.current": 100, "allocated_bytes.all.peak": 300, "reserved_bytes.all.current": 400,
         "active_bytes.all.current": 120, "inactive_split_bytes.all.current": 7, "num_alloc_retries": 2, "num_ooms": 1}
-NESTED = {"allocated_bytes": {"all": {"current": 100, "peak": 300}}, "reserved_bytes": {"all": {"current": 400}}, "num_ooms": 1,
-          "active_bytes": {"all": {"current": 120}}, "inactive_split_bytes": {"all": {"current": 7}}, "num_alloc_retries": 2}
-EXPECTED = {"cuda0_allocated_bytes": 100, "cuda0_reserved_bytes": 400, "cuda0_active_bytes": 120, "cuda0_inactive_split_bytes": 7,
-            "cuda0_allocated_peak_bytes": 300, "cuda0_alloc_retries": 2, "cuda0_ooms": 1}
+NESTED = {"allocated_bytes": {"all": {"current": 100, "peak": 300}}, "reserved_bytes": {"all": {"current": 400}},
+          "num_ooms": 1, "active_bytes": {"all": {"current": 120}},
+          "inactive_split_bytes": {"all": {"current": 7}}, "num_alloc_retries": 2}
+EXPECTED = {"cuda0_allocated_bytes": 100, "cuda0_reserved_bytes": 400, "cuda0_active_bytes": 120,
+            "cuda0_inactive_split_bytes": 7, "cuda0_allocated_peak_bytes": 300, "cuda0_alloc_retries": 2, "cuda0_ooms": 1}
 
 
 def bring_up(monkeypatch: pytest.MonkeyPatch, statistics: dict[str, Any], is_up: bool = True) -> None:
@@ -35,7 +36,8 @@ def read() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("statistics", [FLAT, NESTED], ids=["flat", "nested"])
-def test_both_spellings_of_the_statistics_give_the_same_columns(statistics: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_spellings_of_the_statistics_give_the_same_columns(
+        statistics: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     bring_up(monkeypatch, statistics)
     assert read() == EXPECTED
 
@@ -56,7 +58,8 @@ def test_nvml_is_read_where_the_target_uses_it(monkeypatch: pytest.MonkeyPatch) 
     asked: list[int] = []
     processes = [SimpleNamespace(pid=1, usedGpuMemory=5), SimpleNamespace(pid=os.getpid(), usedGpuMemory=70)]
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(
-        nvmlDeviceGetHandleByIndex=lambda index: asked.append(index), nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=900),
+        nvmlDeviceGetHandleByIndex=lambda index: asked.append(index),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=900),
         nvmlDeviceGetComputeRunningProcesses=lambda handle: processes))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert read() == {"cuda0_ooms": 0, "cuda0_used_bytes": 900, "cuda0_process_bytes": 70}
@@ -66,6 +69,8 @@ def test_nvml_is_read_where_the_target_uses_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_reading_devices_imports_nothing() -> None:
-    code = "import sys; from leakscope.agent import devices; devices.read({}); print('torch' in sys.modules, 'pynvml' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    code = ("import sys; from leakscope.agent import devices; devices.read({});"
+            "print('torch' in sys.modules, 'pynvml' in sys.modules)")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                         env={**os.environ, "PYTHONPATH": os.getcwd()})
     assert ran.stdout == "False False\n", ran.stderr

@@ -53,7 +53,8 @@ def test_a_server_of_five_days_is_looked_at_a_few_dozen_times() -> None:
 @settings(max_examples=150, deadline=None)
 def test_the_first_after_the_warm_up_and_the_last_are_kept_whatever_happens(
         keep: int, duration_s: float, walk_s: float, warmup_s: float | None, every_s: float | None) -> None:
-    ladder = Ladder(keep, None if warmup_s is None else int(warmup_s * SECOND), None if every_s is None else int(every_s * SECOND))
+    warmup_ns, every_ns = (None if seconds is None else int(seconds * SECOND) for seconds in (warmup_s, every_s))
+    ladder = Ladder(keep, warmup_ns, every_ns)
     run = Run(ladder, duration_s, walk_s)
     kept = list(run.disk.values())
     assert run.most_on_disk <= keep + 1 and len(kept) <= keep

@@ -24,7 +24,8 @@ def group(root: Path, membership: str) -> ControlGroup:
 
 def test_version_2_takes_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:
     files(tmp_path / "mount", {
-        "app/memory.current": "900\n", "app/memory.max": "1000\n", "app/memory.stat": "anon 1\ninactive_file 200\nactive_file 3\n",
+        "app/memory.current": "900\n", "app/memory.max": "1000\n",
+        "app/memory.stat": "anon 1\ninactive_file 200\nactive_file 3\n",
         "app/web/memory.current": "100\n", "app/web/memory.max": "max\n", "app/web/memory.stat": "inactive_file 5\n"})
     found = group(tmp_path, "0::/app/web\n")
     row: dict[str, int] = {}

@@ -11,7 +11,14 @@ import pytest
 from tests.agent.staged import Stage, python, until  # noqa: F401
 
 SLEEP = "import time; time.sleep({})"
-GROW = "import time\nkept = []\nfor number in range(30):\n    kept.append([[] for _ in range(5000)]); time.sleep(0.05)\nprint(len(kept))"
+GROW = """
+import time
+kept = []
+for number in range(30):
+    kept.append([[] for _ in range(5000)])
+    time.sleep(0.05)
+print(len(kept))
+"""
 
 
 def test_a_short_script_leaves_rows_and_snapshots_and_an_end(python: str, tmp_path: Path) -> None:  # noqa: F811
@@ -51,7 +58,8 @@ def test_a_given_period_and_warm_up_are_kept_to(tmp_path: Path) -> None:
 
 def test_after_the_duration_the_recording_ends_and_the_target_goes_on(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"duration_s": 1.3})
-    ran = stage.run(sys.executable, "-c", "import time; time.sleep(2); print(open('/proc/self/stat').read().split()[19])")
+    code = "import time; time.sleep(2); print(open('/proc/self/stat').read().split()[19])"
+    ran = stage.run(sys.executable, "-c", code)
     (process,) = stage.processes
     assert ran.stdout == "1\n"  # no thread of ours is left
     assert process.json("exit.json")["reason"] == "duration"
@@ -61,8 +69,8 @@ def test_after_the_duration_the_recording_ends_and_the_target_goes_on(tmp_path: 
 
 def test_a_snapshot_can_be_asked_for_and_the_agent_sent_away(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
-    code = ("import gc, time, _leakscope_agent as agent; before = len(gc.callbacks); print(agent.snapshot()['kind']); agent.stop();"
-            "agent.stop(); print(agent.snapshot(), before - len(gc.callbacks)); time.sleep(1.2)")
+    code = ("import gc, time, _leakscope_agent as agent; before = len(gc.callbacks); print(agent.snapshot()['kind']);"
+            "agent.stop(); agent.stop(); print(agent.snapshot(), before - len(gc.callbacks)); time.sleep(1.2)")
     ran = stage.run(python, "-c", code)
     (process,) = stage.processes
     assert (ran.stdout, ran.stderr) == ("manual\nNone 1\n", "")
@@ -72,7 +80,8 @@ def test_a_snapshot_can_be_asked_for_and_the_agent_sent_away(python: str, tmp_pa
 
 def test_a_walk_that_fails_is_a_note_and_the_rows_go_on(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
-    (stage.boot / "_leakscope_agent" / "walk.py").write_text("def take(*args, **kwargs):\n    raise ValueError('a secret value')\n")
+    walk = "def take(*args, **kwargs):\n    raise ValueError('a secret value')\n"
+    (stage.boot / "_leakscope_agent" / "walk.py").write_text(walk)
     ran = stage.run(python, "-c", SLEEP.format(1.3))
     (process,) = stage.processes
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
@@ -123,7 +132,8 @@ def test_a_full_disk_stops_the_recording_and_not_the_target(python: str, tmp_pat
 
 def test_a_session_that_cannot_be_written_leaves_the_target_alone(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path, {"session": str(tmp_path / "not" / "there")})
-    ran = stage.run(python, "-c", "import os, time; time.sleep(0.2); print(os.environ.get('PYTHONPATH'), os.listdir('/proc/self/task'))")
+    code = "import os, time; time.sleep(0.2); print(os.environ.get('PYTHONPATH'), os.listdir('/proc/self/task'))"
+    ran = stage.run(python, "-c", code)
     assert ran.returncode == 0 and ran.stderr == "" and ran.stdout.startswith("None ['") and ran.stdout.count("'") == 2
 
 
@@ -151,6 +161,10 @@ def busy(snapshots: int) -> str:
     """A program with 8 threads that log, allocate and compute while `snapshots` snapshots are taken."""
     return f"""
 import logging, sys, threading, time, _leakscope_agent as agent
+try:
+    import numpy
+except ImportError:  # the older interpreters of the tests have none
+    numpy = None
 logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
 stop = threading.Event()
 sums = []
@@ -159,6 +173,8 @@ def work(number):
     while not stop.is_set():
         rows = [{{"n": value, "text": str(value)}} for value in range(200)]
         total += sum(row["n"] for row in rows)
+        if numpy is not None:
+            total += 19900 * int((numpy.ones((64, 64)) @ numpy.ones((64, 64)))[0, 0])
         logging.getLogger(f"worker.{{number}}").debug("quiet %d", total)
     sums.append(total % 19900)
 threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]

@@ -76,7 +76,8 @@ def test_growth_by_line_is_written_from_ten_kilobytes_on(tmp_path: Path) -> None
 
 def test_a_target_that_traces_by_itself_is_never_stopped(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"sites": "tracemalloc"})
-    code = "import time, tracemalloc\ntracemalloc.stop(); tracemalloc.start(7); time.sleep(1.3)\nprint(tracemalloc.get_traceback_limit())"
+    code = ("import time, tracemalloc; tracemalloc.stop(); tracemalloc.start(7); time.sleep(1.3);"
+            "print(tracemalloc.get_traceback_limit())")
     assert stage.run(sys.executable, "-c", code).stdout == "7\n"
 
 
@@ -140,8 +141,8 @@ def test_tracing_of_the_target_is_used_and_left_on() -> None:
     assert tracing.frames == 5
 
 
-@pytest.mark.parametrize("text, frames", [("off", 0), ("", 0), ("tracemalloc", 1), ("tracemalloc:25", 25), ("tracemalloc:900", 64),
-                                          ("sampled", 0)])
+@pytest.mark.parametrize("text, frames", [("off", 0), ("", 0), ("sampled", 0), ("tracemalloc", 1), ("tracemalloc:25", 25),
+                                          ("tracemalloc:900", 64)])
 def test_the_option_says_how_many_frames(text: str, frames: int) -> None:
     assert sites.parse_option(text) == frames
 

@@ -14,7 +14,8 @@ from tests.agent.staged import Stage, interpreter, python, until  # noqa: F401
 SELF = """
 import gc, json, os, sys, threading
 print(json.dumps({
-    "argv": sys.argv, "path": sys.path, "environment": dict(os.environ), "bytes": {k.decode(): v.decode() for k, v in os.environb.items()},
+    "argv": sys.argv, "path": sys.path, "environment": dict(os.environ),
+    "bytes": {k.decode(): v.decode() for k, v in os.environb.items()},
     "threads": [repr(type(t)) + t.name for t in threading.enumerate()], "active": threading.active_count(),
     "sitecustomize": "sitecustomize" in sys.modules, "gc": [gc.isenabled(), gc.get_threshold()],
     "hooks": [sys.getprofile() is None, sys.gettrace() is None, repr(sys.excepthook)], "switch": sys.getswitchinterval(),

@@ -26,8 +26,8 @@ def made(notes: list[str] | None = None) -> Timeline:
 def test_a_row_has_only_columns_of_the_format_and_the_important_ones() -> None:
     row = made().row(is_whole=True)
     assert {name for name in row if not re.match(r"cuda\d+_", name)} <= set(SAMPLE_COLUMNS)
-    assert {"t_ns", "rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "py_blocks", "gc_count0", "gc_collections2", "threads", "fds",
-            "modules", "page_faults_minor"} <= set(row)
+    assert {"t_ns", "rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "py_blocks", "gc_count0", "gc_collections2",
+            "threads", "fds", "modules", "page_faults_minor"} <= set(row)
     assert all(type(value) is int for value in row.values())
     assert 0 < row["uss_bytes"] <= row["rss_bytes"]
 
@@ -105,7 +105,8 @@ def test_a_gauge_that_fails_is_given_up_with_one_note_and_the_others_go_on() -> 
 
     line.gauges.insert(0, Gauge("broken", fails))
     rows = [line.row() for _ in range(6)]
-    assert [note for note in notes if "broken" in note] == ["The gauge 'broken' cannot be read here, so its columns are missing."]
+    expected = ["The gauge 'broken' cannot be read here, so its columns are missing."]
+    assert [note for note in notes if "broken" in note] == expected
     assert all("rss_bytes" in row for row in rows)
 
 
