@@ -286,7 +286,10 @@ class Recorder:
         if elapsed_ns < _SHORT_RUN_NS and sys.getallocatedblocks() < self._first_blocks * _GROWTH_PART:
             return False
         walk_ns = self.last_done.get("pause_ns", 0)
-        return walk_ns <= max(_EXIT_NS, elapsed_ns * _EXIT_PART)
+        if walk_ns <= max(_EXIT_NS, elapsed_ns * _EXIT_PART):
+            return True
+        self.files.note(f"No snapshot was taken at the exit, because the last one took {walk_ns / _SECOND:.1f} s.")
+        return False
 
 
 def _let_the_collector_pass(thread):
