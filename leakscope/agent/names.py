@@ -124,7 +124,7 @@ class Names:
         """Take in the quoted words of the sources of the program's own modules (not the standard library, not site-packages)."""
         for module in modules:
             if type(module) is classes.ModuleType:
-                path = dict.get(classes.ModuleType.__dict__["__dict__"].__get__(module) or {}, "__file__")
+                path = dict.get(classes.space_of(module) or {}, "__file__")
                 if type(path) is str and path.endswith(".py") and not library_part(path):
                     self.constants.update(_words_of(path))
 

@@ -117,7 +117,7 @@ class Nodes:
     def _label_module(self, thing):
         text = self.walk.labels.get(id(thing))
         if text is None:
-            space = classes.ModuleType.__dict__["__dict__"].__get__(thing)
+            space = classes.space_of(thing)
             text = "module " + self._dotted(dict.get(space or {}, "__name__"))
         return self._text(text)
 

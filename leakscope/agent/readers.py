@@ -185,8 +185,8 @@ class Readers:
 
     def module(self, thing):
         """`__dict__`, and the state of a C module under INTERNAL "state"."""
-        referents = _get_referents(thing)
-        own = classes.ModuleType.__dict__["__dict__"].__get__(thing)
+        referents = classes.module_referents(thing)
+        own = classes.space_of(thing)
         labels = []
         for target in referents:
             if target is own:

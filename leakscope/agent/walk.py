@@ -182,7 +182,7 @@ class Walk:
                     own_modules.append(module)
                 else:
                     stops.add(id(module))
-                    stops.update(map(id, gc.get_referents(module)))
+                    stops.add(id(classes.space_of(module)))
         own_spaces = set(id(module.__dict__) for module in own_modules)
         self.own = []
         self.own_ids = set()
