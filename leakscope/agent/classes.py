@@ -1,7 +1,8 @@
 """What can be said of a type without running its code.
 
-A metaclass may override `__getattribute__`, `__mro__`, `__module__`, `__qualname__`, `__eq__` or `__hash__`. So types are read through
-the descriptors of `type` itself, accepted only when they give an exact str or tuple, and told apart by id().
+A metaclass may override `__getattribute__`, `__mro__`, `__module__`, `__qualname__`, `__eq__` or `__hash__`. So types
+are read through the descriptors of `type` itself, accepted only when they give an exact str or tuple, and told apart by
+id().
 """
 
 import gc
@@ -14,6 +15,10 @@ CellType = type((lambda x: lambda: x)(0).__closure__[0])
 MemberDescriptorType, GetSetDescriptorType = type(FunctionType.__globals__), type(FunctionType.__code__)
 MethodDescriptorType, WrapperDescriptorType = type(str.join), type(object.__init__)
 ClassMethodDescriptorType = type(dict.__dict__["fromkeys"])
+
+
+DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType, MemberDescriptorType, GetSetDescriptorType,
+               ClassMethodDescriptorType)
 
 
 async def _coroutine():
@@ -53,8 +58,9 @@ space_of = ModuleType.__dict__["__dict__"].__get__
 def module_referents(module):
     """Return what a module refers to: its dict, and the state of a C module.
 
-    From 3.12 on the state of `_asyncio` shows a free list. To make references to the dead objects on it and drop them puts them
-    on the list once more; it then has no end, and the next traversal takes all memory. So that state is never looked at.
+    From 3.12 on the state of `_asyncio` shows a free list. To make references to the dead objects on it and drop them
+    puts them on the list once more; it then has no end, and the next traversal takes all memory. So that state is never
+    looked at.
     """
     space = space_of(module)
     if type(space) is dict and dict.get(space, "__name__") == "_asyncio":
@@ -122,7 +128,7 @@ def names_of(cls):
 
 
 def flag_letters(cls):
-    """Return the flags of names.json: "h" heap type, "g" tracked by the collector, "d" its instances have a __dict__."""
+    """Return the flags of names.json: "h" heap type, "g" tracked by the collector, "d" instances have a __dict__."""
     flags = flags_of(cls)
     letters = ("h" if flags & HEAP_TYPE else "") + ("g" if flags & HAVE_GC else "")
     return letters + ("d" if flags & MANAGED_DICT or dictoffset_of(cls) else "")

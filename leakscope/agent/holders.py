@@ -1,4 +1,4 @@
-"""Readers of builtin types that hold more than they show, or show it without names: caches, contexts, thread-locals, subclasses."""
+"""Readers of builtin types that show without names, or not at all, what they hold: caches, contexts, thread-locals."""
 
 import gc
 import sys
@@ -17,9 +17,11 @@ _variable_name = ContextVar.__dict__["name"].__get__
 
 
 class CacheReader:
-    """Reads a functools.lru_cache: its dict under "cache"; with a limit, tp_traverse shows keys and values of the links as well.
+    """Reads a functools.lru_cache: its dict under "cache"; with a limit, tp_traverse shows keys and values of the links
+    as well.
 
-    A link is no object that the collector knows, so its key and its value hang on the cache itself: "cache key", "cache[*]".
+    A link is no object that the collector knows, so its key and its value hang on the cache itself: "cache key",
+    "cache[*]".
     """
 
     def __init__(self, readers, cls):
@@ -60,8 +62,8 @@ def _plain_text(key):
 class ContextReader:
     """Reads a contextvars.Context: KEY with the name of the variable.
 
-    The values hang in nodes of a tree (HAMT) that copies of a context share. Their references are shown at the context; the nodes
-    show each other only. So a value in n contexts has n edges where the tree may hold one reference.
+    The values hang in nodes of a tree (HAMT) that copies of a context share. Their references are shown at the context;
+    the nodes show each other only. So a value in n contexts has n edges where the tree may hold one reference.
     """
 
     def __init__(self, walk):
@@ -89,7 +91,7 @@ def is_tree(cls):
 
 
 class LocalReader:
-    """Reads a threading.local: KEY "thread 'x'" to the values of each thread, which C code keeps in a dict by dummies."""
+    """Reads a threading.local: KEY "thread 'x'" to the values of each thread, kept in a dict by dummies."""
 
     def __init__(self, walk, cls):
         self.walk = walk
@@ -111,7 +113,7 @@ class LocalReader:
 
 
 class ContainerReader:
-    """Reads instances of a subclass of a builtin container: the contents by the container's own methods, then the attributes."""
+    """Reads instances of a subclass of a builtin container: contents by its own methods, then attributes."""
 
     def __init__(self, readers, cls, container):
         self.readers, self.container = readers, container

@@ -1,8 +1,9 @@
 """Reading any object that has no reader of its own: instances of classes, and objects of C types.
 
-What an object refers to is what its tp_traverse shows (gc.get_referents). The names come from asking: object.__getattribute__, called
-unbound, with names that run no code of the target (classes.is_safe_name), and a name fits where it gives the very same object.
-On 3.11 and later this leaves the inline attributes inline. What worked once is tried first for the next instance of the type.
+What an object refers to is what its tp_traverse shows (gc.get_referents). The names come from asking:
+object.__getattribute__, called unbound, with names that run no code of the target (classes.is_safe_name), and a name
+fits where it gives the very same object. On 3.11 and later this leaves the inline attributes inline. What worked once
+is tried first for the next instance of the type.
 """
 
 import gc
@@ -10,7 +11,7 @@ from _operator import is_
 from itertools import repeat
 
 from . import classes
-from .format import ELEMENT, EDGE_KIND_SHIFT, TYPE, UNKNOWN
+from .format import EDGE_KIND_SHIFT, ELEMENT, TYPE, UNKNOWN
 
 _getattribute = object.__getattribute__
 _get_referents = gc.get_referents
@@ -20,7 +21,8 @@ ELEMENT_LABEL = ELEMENT << EDGE_KIND_SHIFT
 _MOST_SEARCHES = 40  # of one type, for names that the type does not show
 _MOST_PLANS = 64
 
-# Getset descriptors of C types that only hand out what is there. (type name -> names); the types are looked up by `extra_names`.
+# Getset descriptors of C types that only hand out what is there. (type name -> names); the types are looked up by
+# `extra_names`.
 EXTRA = {
     ("builtins", "BaseException"): ("args", "__traceback__", "__context__", "__cause__"),
     ("builtins", "traceback"): ("tb_next", "tb_frame"),
@@ -115,7 +117,7 @@ class InstanceReader:
                 self.known.append(name)
 
     def _is_in_order(self, thing, referents, labels):
-        """True for an instance that has all attributes of its class inline: then they are in the order of the shared names."""
+        """True for an instance that has all attributes of its class inline: in the order of the shared names."""
         if not self.inline or len(self.inline) != len(referents) - 1 or labels[-1] != TYPE_LABEL:
             return False
         asked = [(name, target) for name, target in zip(self.inline, referents) if name in self.known]
@@ -171,11 +173,11 @@ class InstanceReader:
         return None
 
     def _is_own(self, thing, candidate):
-        """True if `candidate` is the __dict__ of `thing`: an attribute read gives what the dict holds under that name."""
+        """True if `candidate` is the __dict__ of `thing`: to read an attribute gives what the dict holds."""
         if not self.managed:
             return True
         cls = type(thing)
-        for tried, (key, value) in enumerate(list(dict.items(candidate))[:8]):
+        for key, value in list(dict.items(candidate))[:8]:
             if type(key) is str and classes.is_safe_name(cls, key):
                 try:
                     return _getattribute(thing, key) is value
@@ -214,9 +216,12 @@ def _word_for_the_rest(cls):
         return "_callbacks"
     if "iterator" in qualname or qualname in ("zip", "map", "filter", "enumerate", "reversed") or module == "itertools":
         return "iterated"
-    if any(classes.names_of(base)[1] in ("ReferenceType", "weakref", "ProxyType", "weakproxy") for base in classes.mro_of(cls)):
+    if any(classes.names_of(base)[1] in _WEAK for base in classes.mro_of(cls)):
         return "__callback__"
     return ""
+
+
+_WEAK = ("ReferenceType", "weakref", "ProxyType", "CallableProxyType", "weakproxy", "weakcallableproxy")
 
 
 def candidate_names(cls):
@@ -236,7 +241,7 @@ def candidate_names(cls):
 
 
 def _codes_in(value):
-    """Yield the code objects of a class attribute: of functions, methods and properties, and of the functions inside."""
+    """Yield the code objects of a class attribute: functions, methods, properties, and the functions inside."""
     waiting = [value]
     while waiting:
         value = waiting.pop()

@@ -1,7 +1,7 @@
 """What only the interpreter's own memory says: callbacks of atexit (3.10+), names of inline attributes (3.11+).
 
-That memory is read through /proc/self/mem: a wrong guess is an error there and no crash. Nothing is dereferenced: what is found are
-numbers, and they count only where each is the address of an object that we know already.
+That memory is read through /proc/self/mem: a wrong guess is an error there and no crash. Nothing is dereferenced: what
+is found are numbers, and they count only where each is the address of an object that we know already.
 """
 
 import os
@@ -14,7 +14,8 @@ _WORD = 8
 
 
 def atexit_callbacks(count, known):
-    """Return [(function, arguments, keywords)] of `count` registered callbacks; arguments are None where they are not in `known`.
+    """Return [(function, arguments, keywords)] of `count` registered callbacks; arguments are None where they are not
+    in `known`.
 
     `known`: {address: object} of everything that could be one. None if the table is not found.
     """
@@ -34,7 +35,8 @@ def atexit_callbacks(count, known):
 class InlineNames:
     """The attribute names of a class in the order in which its instances keep the values inline (3.11 and later).
 
-    They are the keys that all instances share (ht_cached_keys of the type). Where that lies is found by a class of our own.
+    They are the keys that all instances share (ht_cached_keys of the type). Where that lies is found by a class of our
+    own.
     """
 
     def __init__(self, words):
@@ -106,7 +108,7 @@ _MOST_KEYS = 30
 def _shared_keys(memory, cls, offset):
     """Return the addresses of the names that the instances of a class share, [] if it is not so."""
     pointer = _read(memory, id(cls) + offset, _WORD)
-    header = _read(memory, pointer[0], _KEYS_HEADER) if pointer and pointer[0] > 1 << 12 and pointer[0] % _WORD == 0 else ()
+    header = _read(memory, pointer[0], _KEYS_HEADER) if pointer and _is_address(pointer[0]) else ()
     if len(header) != 4:
         return []
     sizes, count = header[1].to_bytes(_WORD, "little"), header[3]
@@ -121,7 +123,7 @@ def _search(memory, start, count, known):
     for place in range(len(state) - 1):
         # struct atexit_state: {callbacks, number of callbacks (int), room for callbacks (int)}
         table, numbers = state[place], state[place + 1]
-        if numbers & 0xFFFFFFFF == count and count <= numbers >> 32 < _MOST_CALLBACKS and table % _WORD == 0 and table > 1 << 12:
+        if numbers & 0xFFFFFFFF == count and count <= numbers >> 32 < _MOST_CALLBACKS and _is_address(table):
             found = _callbacks(memory, table, count, known)
             if found is not None:
                 return found
@@ -136,6 +138,10 @@ def _callbacks(memory, table, count, known):
             return None
         found.append(tuple(known.get(word) for word in words))
     return found if len(found) == count else None
+
+
+def _is_address(word):
+    return word > 1 << 12 and word % _WORD == 0
 
 
 def _read(memory, address, size):

@@ -1,8 +1,8 @@
 """Names that may be shown, and the string table of a snapshot.
 
-Private by default: a name is shown when it is the program's own word. Attribute, variable, function, class and module names are;
-a dict key, thread name or task name is one only if it is a constant of the program's code and looks like a name. Everything else is
-shown as type and length: `str:17`, `int`, `tuple:2`.
+Private by default: a name is shown when it is the program's own word. Attribute, variable, function, class and module
+names are; a dict key, thread name or task name is one only if it is a constant of the program's code and looks like a
+name. Everything else is shown as type and length: `str:17`, `int`, `tuple:2`.
 """
 
 import os
@@ -13,6 +13,7 @@ from .format import ATTRIBUTE, CELL, EDGE_KIND_SHIFT, EDGE_VALUE_MASK, INTERNAL,
 LONGEST_NAME = 60
 _LONGEST_NUMBER = 5  # digits; longer ones are times, accounts, telephones
 _LARGEST_SOURCE_BYTES = 1 << 20
+_MOST_SOURCES = 4000  # modules; of them only the program's own are read
 _DIGITS = frozenset("0123456789")
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _FURTHER = _FIRST | _DIGITS | frozenset(" ./:-")
@@ -20,7 +21,8 @@ _OF_FILES = _FURTHER | frozenset("\\<>+")
 _SPACED = str.maketrans({letter: " " for letter in _FURTHER - _DIGITS})
 _MADE_UP = frozenset(("<string>", "<stdin>", "<console>"))
 # Names that the standard library gives by itself, before a number.
-_DEFAULT_STEMS = ("Thread", "Dummy", "Task", "asyncio", "ThreadPoolExecutor", "MainThread", "QueueFeederThread", "QueueManagerThread")
+_DEFAULT_STEMS = ("Thread", "Dummy", "Task", "asyncio", "ThreadPoolExecutor", "MainThread", "QueueFeederThread",
+                  "QueueManagerThread")
 
 # Words of modules that were imported long ago: their code objects are gone, so their sources are asked, once a process.
 _words_of_sources = {}
@@ -28,7 +30,8 @@ _words_of_sources = {}
 
 def is_name_like(text):
     """True if `text` (an exact str) reads like a name and holds no long number and no address."""
-    return 0 < len(text) <= LONGEST_NAME and text[0] in _FIRST and _FURTHER.issuperset(text) and not _has_long_number(text)
+    is_short = 0 < len(text) <= LONGEST_NAME
+    return is_short and text[0] in _FIRST and _FURTHER.issuperset(text) and not _has_long_number(text)
 
 
 def _has_long_number(text):
@@ -121,8 +124,8 @@ class Names:
             self.learn_code(function.__code__)
 
     def learn_sources(self, modules):
-        """Take in the quoted words of the sources of the program's own modules (not the standard library, not site-packages)."""
-        for module in modules:
+        """Take in the quoted words of the sources of the program's own modules, not of libraries."""
+        for module in modules[:_MOST_SOURCES]:
             if type(module) is classes.ModuleType:
                 path = dict.get(classes.space_of(module) or {}, "__file__")
                 if type(path) is str and path.endswith(".py") and not library_part(path):
@@ -238,7 +241,7 @@ class Names:
         return INTERNAL << EDGE_KIND_SHIFT | self.row(name) & EDGE_VALUE_MASK
 
     def held(self):
-        """Return {id: count}: the references of the tables that gc.get_referents does not show, the keys of dicts of strings."""
+        """Return {id: count}: the references that gc.get_referents hides, those of the keys of our tables."""
         held = {}
         for table in (self._rows, self._shown, self._files):
             for text in table:

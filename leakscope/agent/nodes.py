@@ -7,8 +7,8 @@ from _weakref import ReferenceType
 from itertools import compress, repeat
 
 from . import classes, columns, roots
-from .format import COLUMNS, IMMORTAL, NODE_KINDS
-from .readers import CONTAINERS, GENERATORS, container_of
+from .format import IMMORTAL, NODE_KINDS
+from .readers import CONTAINERS, GENERATORS, container_of, prefix_of
 
 _UNKNOWN, _LIVE, _ENDED = range(3)
 _IMMORTAL_FROM = 1 << 29
@@ -52,7 +52,7 @@ class Nodes:
 
     def _by_type(self, type_id, readers, name):
         """Return a column of reader(object) for the types that have a reader, 0 for the others."""
-        values = columns.column(name, bytes(len(type_id))) if COLUMNS[name] == "<u1" else columns.column(name, repeat(0, len(type_id)))
+        values = columns.column(name, repeat(0, len(type_id)))
         objects = self.walk.objects
         wanted = [reader is not None for reader in readers]
         for place in compress(range(len(type_id)), map(wanted.__getitem__, type_id)):
@@ -83,7 +83,7 @@ class Nodes:
         return [list(bound) for bound in self.walk.bounds]
 
     def refcounts(self):
-        """Return the column `refcount`: what the target itself refers with. Call it when readers and other lists are gone."""
+        """Return the column `refcount`: the target's own references. Call it when readers and other lists are gone."""
         walk = self.walk
         objects = walk.objects
         ours = list(map(sys.getrefcount, [object()]))[0]  # the list, and the argument
@@ -111,8 +111,8 @@ class Nodes:
 
     def _dotted(self, *parts):
         names = self.walk.names
-        shown = [names.strings[names.dotted(part)] for part in parts if type(part) is str and part and part != "builtins"]
-        return ".".join(shown)
+        words = [part for part in parts if type(part) is str and part and part != "builtins"]
+        return ".".join(names.strings[names.dotted(word)] for word in words)
 
     def _label_module(self, thing):
         text = self.walk.labels.get(id(thing))
@@ -170,13 +170,16 @@ def kind_of(cls):
         return "type"
     thread = sys.modules["threading"].Thread if "threading" in sys.modules else None
     task = sys.modules["_asyncio"].__dict__.get("Task") if "_asyncio" in sys.modules else None
-    for kind, bases in (("module", (classes.ModuleType,)), ("function", (classes.FunctionType, classes.BuiltinFunctionType)),
-                        ("code", (classes.CodeType,)), ("frame", (classes.FrameType,)), ("generator", GENERATORS), ("task", (task,)),
-                        ("thread", (thread,)), ("weakref", (ReferenceType,)), ("exception", (BaseException,)),
-                        ("cache", (_lru_cache_wrapper,))):
+    for kind, bases in _KINDS + (("task", (task,)), ("thread", (thread,))):
         if any(base is not None and id(base) in mro for base in bases):
             return kind
     return "object"
+
+
+_KINDS = (
+    ("module", (classes.ModuleType,)), ("function", (classes.FunctionType, classes.BuiltinFunctionType)),
+    ("code", (classes.CodeType,)), ("frame", (classes.FrameType,)), ("generator", GENERATORS),
+    ("weakref", (ReferenceType,)), ("exception", (BaseException,)), ("cache", (_lru_cache_wrapper,)))
 
 
 def _state_reader(cls):
@@ -209,9 +212,9 @@ def _file_state(space):
 
 def _generator_state(thing):
     if sys.version_info < (3, 11):
-        frame = getattr(thing, {classes.GeneratorType: "gi_frame", classes.CoroutineType: "cr_frame"}.get(type(thing), "ag_frame"))
+        frame = getattr(thing, prefix_of(thing) + "_frame")
         return _ENDED if frame is None else _LIVE
     # Asking for gi_frame would make a frame; a generator that has ended no longer holds its function.
     held = any(type(target) is classes.FunctionType for target in gc.get_referents(thing))
-    running = getattr(thing, {classes.GeneratorType: "gi_running", classes.CoroutineType: "cr_running"}.get(type(thing), "ag_running"))
+    running = getattr(thing, prefix_of(thing) + "_running")
     return _LIVE if held or running else _ENDED

@@ -1,7 +1,9 @@
-"""Readers of the exact builtin types: what an object holds, and by which name. A reader maps an object to (targets, labels).
+"""Readers of the exact builtin types: what an object holds, and by which name. A reader maps an object to (targets,
+labels).
 
-Two lists of one length, or a list and anything iterable of that length. There is one entry for each reference that tp_traverse shows, so
-that the host can compute garbage from reference counts; what is added or moved is said at the reader.
+Two lists of one length, or a list and anything iterable of that length. There is one entry for each reference that
+tp_traverse shows, so that the host can compute garbage from reference counts; what is added or moved is said at the
+reader.
 """
 
 import gc
@@ -23,14 +25,9 @@ _LONGEST_INLINE = 30  # most attributes that an instance of 3.13 keeps inline
 _EMPTY = ((), ())
 
 # Types that hold nothing.
-LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range,
-          classes.BuiltinFunctionType, classes.GetSetDescriptorType, classes.MemberDescriptorType, classes.WrapperDescriptorType,
-          classes.MethodDescriptorType, classes.ClassMethodDescriptorType)
+LEAVES = (str, bytes, bytearray, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented), range)
 CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 GENERATORS = (classes.GeneratorType, classes.CoroutineType, classes.AsyncGeneratorType)
-# Subclasses of these keep the reading of their contents; the most derived first.
-_LENGTHS = {dict: dict.__len__, list: list.__len__, tuple: tuple.__len__, set: set.__len__, frozenset: frozenset.__len__,
-            deque: deque.__len__}
 
 
 def container_of(cls):
@@ -42,6 +39,15 @@ def container_of(cls):
     return None
 
 
+_FRAME_PARTS = {id(classes.FrameType): "f_back", id(classes.FunctionType): "f_func", id(classes.CodeType): "f_code"}
+
+
+def prefix_of(thing):
+    """Return "gi", "cr" or "ag": how the attributes of a generator, coroutine or asynchronous generator begin."""
+    kind = type(thing)
+    return "gi" if kind is classes.GeneratorType else "cr" if kind is classes.CoroutineType else "ag"
+
+
 class Readers:
     """The readers of one walk."""
 
@@ -50,11 +56,11 @@ class Readers:
         self.names = walk.names
         word = self.names.internal_label
         self.words = {name: word(name) for name in (
-            "__code__", "__globals__", "__module__", "__defaults__", "__kwdefaults__", "__closure__", "__doc__", "__name__",
-            "__qualname__", "__builtins__", "__dict__", "__annotations__", "__type_params__", "__mro__", "__bases__", "__base__",
-            "co_consts", "co_names", "f_back", "f_code", "f_locals", "f_globals", "f_builtins", "f_func", "gi_frame", "gi_code",
-            "gi_yieldfrom", "cr_await", "ag_await", "hamt", "state", "order", "cache", "cache[*]", "cache key", "__wrapped__",
-            "kwd_mark", "link type", "cache_info_type")}
+            "__code__", "__globals__", "__module__", "__defaults__", "__kwdefaults__", "__closure__", "__doc__",
+            "__name__", "__qualname__", "__builtins__", "__dict__", "__annotations__", "__type_params__", "__mro__",
+            "__bases__", "__base__", "co_consts", "co_names", "f_code", "f_locals", "state", "order", "cache",
+            "cache[*]", "cache key", "__wrapped__", "kwd_mark", "link type",
+            "__objclass__")}
         self.slots = threads.slots()
         self.by_id = {id(leaf): None for leaf in LEAVES}
         self.by_id.update({
@@ -62,12 +68,13 @@ class Readers:
             id(deque): self.deque, id(classes.CellType): self.cell, id(classes.FunctionType): self.function,
             id(classes.CodeType): self.code, id(classes.ModuleType): self.module, id(classes.FrameType): self.frame})
         self.by_id.update((id(kind), self.generator) for kind in GENERATORS)
+        self.by_id.update((id(kind), self.descriptor) for kind in classes.DESCRIPTORS)
         self.by_id[id(classes.BuiltinFunctionType)] = self.builtin_function
 
     # --- containers ---
 
     def dict(self, thing):
-        """Values under KEY labels and keys under KEY_OBJECT labels (added: tp_traverse hides the keys of most dicts)."""
+        """Values under KEY and keys under KEY_OBJECT labels (added: tp_traverse hides the keys of most dicts)."""
         if id(thing) in self.walk.name_spaces:
             return self.name_space(thing)
         keys, values = list(dict.keys(thing)), list(dict.values(thing))
@@ -133,7 +140,7 @@ class Readers:
         return _get_referents(thing), _CONTENTS
 
     def function(self, thing):
-        """INTERNAL, by the C members of functions; `__dict__` and `__annotations__` are told apart without being asked for."""
+        """INTERNAL, by the C members of functions; `__dict__` and `__annotations__` are told apart, not asked for."""
         referents = _get_referents(thing)
         words = self.words
         code, closure = thing.__code__, thing.__closure__
@@ -162,7 +169,8 @@ class Readers:
             if place == 2 and "__import__" in keys:
                 return self.words["__builtins__"]
             count = code.co_argcount + code.co_kwonlyargcount + 2
-            if keys and all(key == "return" or key in threads.local_names(code)[:count] for key in keys if type(key) is str):
+            arguments = ("return",) + tuple(self.variables(code)[:count])
+            if keys and all(key in arguments for key in keys if type(key) is str):
                 return self.words["__annotations__"]
             self.walk.name_space(target)
             return self.words["__dict__"]
@@ -180,6 +188,11 @@ class Readers:
         own = thing.__self__
         label = self.names.internal_label("__self__")
         return referents, [label if target is own else self.words["__module__"] for target in referents]
+
+    def descriptor(self, thing):
+        """The class that a slot or C method belongs to; without it no class with slots could be garbage."""
+        referents = _get_referents(thing)
+        return referents, [self.words["__objclass__"]] * len(referents)
 
     # --- modules and types ---
 
@@ -248,8 +261,7 @@ class Readers:
     def generator(self, thing):
         """LOCAL for the variables of a suspended frame, INTERNAL for what it waits for, STACK for the rest."""
         referents = _get_referents(thing)
-        kind = type(thing)
-        prefix = "gi" if kind is classes.GeneratorType else "cr" if kind is classes.CoroutineType else "ag"
+        prefix = prefix_of(thing)
         code = getattr(thing, prefix + "_code")
         pairs = []
         if sys.version_info >= (3, 11) and any(type(target) is classes.FunctionType for target in referents):
@@ -274,7 +286,7 @@ class Readers:
         return names
 
     def _named(self, referents, pairs, strict=False):
-        """Label referents by (name, value) pairs that are the same object; pairs without a referent are added unless strict."""
+        """Label referents by (name, value) pairs; pairs that no referent matches are added unless strict."""
         targets, labels = list(referents), [None] * len(referents)
         places = {}
         for place, target in enumerate(referents):
@@ -295,7 +307,7 @@ class Readers:
                 kind = type(target)
                 word = words.get(id(target))
                 if word is None:
-                    word = {classes.FrameType: "f_back", classes.FunctionType: "f_func", classes.CodeType: "f_code"}.get(kind)
+                    word = _FRAME_PARTS.get(id(kind))
                     if kind is str and otherwise is _STACK:
                         word = "__name__"
                 labels[place] = otherwise if word is None else self.names.internal_label(word)

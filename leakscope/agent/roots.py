@@ -1,6 +1,7 @@
 """What lives by itself: modules, running frames, thread-locals, tasks, contexts, callbacks of the interpreter.
 
-`collect(walk)` returns [(object, root kind, label)]. Kinds are those of format.ROOT_KINDS by name; labels are fit to be shown.
+`collect(walk)` returns [(object, root kind, label)]. Kinds are those of format.ROOT_KINDS by name; labels are fit to be
+shown.
 """
 
 import gc
@@ -21,7 +22,7 @@ _METHOD = type(_Bound().method)
 
 
 def collect(walk):
-    """Return the roots of this process, in the order in which a person would name them; failures go to the notes of the walk."""
+    """Return the roots of this process, those first that a person names first; failures go to the notes of the walk."""
     found = []
     for part in (_modules, _frames, _exceptions, _threads, _interpreter, _signals, _atexit, _asyncio):
         try:
@@ -84,7 +85,7 @@ def _threads(walk):
 
 
 def _values_of_local(walk, local, owners):
-    """threading.local keeps one dict for each thread in a dict by (a weak reference to) a dummy that the thread's state holds."""
+    """threading.local keeps a dict for each thread, in a dict by (a weak reference to) a dummy that the state holds."""
     for dummies in gc.get_referents(local):
         if type(dummies) is dict:
             for key, space in list(dict.items(dummies)):
@@ -123,7 +124,7 @@ def _signal_name(number):
 
 
 def _atexit(walk):
-    """Callbacks with their arguments: the module shows them on 3.9, later they are searched in the interpreter's state."""
+    """Callbacks with their arguments: on 3.9 the module shows them, later the interpreter's state is searched."""
     module = sys.modules.get("atexit")
     count = module._ncallbacks() if module is not None else 0
     if not count:

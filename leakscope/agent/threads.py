@@ -1,11 +1,12 @@
 """Reading the memory of this process where Python gives no safe way: locals of frames, states of threads.
 
-`frame.f_locals` leaves a dict behind in the frame on 3.9-3.12, and no function shows the context or the thread-locals of another thread.
-So their places in the interpreter's structures are found by calibration - markers of our own are searched in objects of our own -
-and checked before use. What cannot be found is left out and said in `notes`.
+`frame.f_locals` leaves a dict behind in the frame on 3.9-3.12, and no function shows the context or the thread-locals
+of another thread. So their places in the interpreter's structures are found by calibration - markers of our own are
+searched in objects of our own - and checked before use. What cannot be found is left out and said in `notes`.
 
-Another thread may run between two bytecodes and free what a pointer leads to. Therefore each read goes from an object that we hold to
-a new reference inside one expression without a call: the interpreter gives up the GIL only at calls and backward jumps.
+Another thread may run between two bytecodes and free what a pointer leads to. Therefore each read goes from an object
+that we hold to a new reference inside one expression without a call: the interpreter gives up the GIL only at calls and
+backward jumps.
 """
 
 import gc
@@ -72,7 +73,7 @@ class Slots:
         self.notes = []
         self.generator_offset = self.frame_offset = self.pointer_offset = None
         if _ctypes is None:
-            self.notes.append("_ctypes is missing: local variables of frames are not named, thread-locals and contexts have no thread")
+            self.notes.append("_ctypes is missing: no names for variables of frames, no threads for thread-locals")
             return
         if sys.implementation.name != "cpython" or sys.maxsize != (1 << 63) - 1:
             self.notes.append("this interpreter is no 64-bit CPython: local variables of frames are not named")
@@ -132,8 +133,8 @@ class Slots:
             overlay = _array(_c_type("O"), count)
             if self.pointer_offset is not None:
                 byte = _c_type("c")
-                data = _structure(_before=_array(byte, self.frame_offset - _WORD), stack_top=_c_type("i"), _flags=_array(byte, _WORD - 4),
-                                  slots=overlay)
+                data = _structure(_before=_array(byte, self.frame_offset - _WORD), stack_top=_c_type("i"),
+                                  _flags=_array(byte, _WORD - 4), slots=overlay)
                 overlay = _structure(_before=_array(byte, self.pointer_offset), data=_pointer(data))
             _layout[count] = overlay
         return overlay
@@ -177,7 +178,7 @@ class Slots:
         return found
 
     def of_generator(self, generator, names):
-        """Return [(name, value)] of the variables of a suspended generator, coroutine or asynchronous generator (3.11+)."""
+        """Return [(name, value)] of the variables of a suspended generator, coroutine or async generator (3.11+)."""
         if self.generator_offset is None or not names:
             return []
         return _read_slots(self._plain(len(names)).from_address(id(generator) + self.generator_offset), names)
@@ -234,10 +235,12 @@ def local_names(code):
 
 
 class States:
-    """The thread states of this interpreter: `found` is [(ident, context or None, dict of the state or None, dummy or None)].
+    """The thread states of this interpreter: `found` is [(ident, context or None, dict of the state or None, dummy or
+    None)].
 
-    The dummy is the object under which a threading.local keeps the values of the thread (3.13; before, it is in the dict of the state).
-    The list is walked from our own state, which lives while we run, by expressions without a call (see above).
+    The dummy is the object under which a threading.local keeps the values of the thread (3.13; before, it is in the
+    dict of the state). The list is walked from our own state, which lives while we run, by expressions without a call
+    (see above).
     """
 
     def __init__(self):
@@ -261,7 +264,8 @@ class States:
             for steps in range(first, _MOST_THREADS):
                 way = (".%s.contents" % direction) * steps + ".words[%d]"
                 try:
-                    # One expression each. A thread that ends between them makes a pair that does not fit, never a wild pointer.
+                    # One expression each. A thread that ends between them makes a pair that does not fit, never a wild
+                    # pointer.
                     before = eval("numbers" + way % ident_slot, scope)
                     context = _get("objects" + way % context_slot, scope)
                     space = _get("objects" + way % dict_slot, scope)
@@ -313,7 +317,7 @@ def _get(expression, scope):
 
 
 def _state_offsets(own, own_dict):
-    """`own_dict` is the address of our dict. Return where (ident, context, dict, dummy) are in the words of a thread state, by our own; None if they are not found."""
+    """Return where (ident, context, dict, dummy) are in the words of our thread state, whose dict is at `own_dict`."""
     import _contextvars
 
     address = own + 2 * _WORD

@@ -1,8 +1,9 @@
 """The heap walk in pure Python: the reference implementation, and the fallback where the native one does not fit.
 
-It runs in place, in the thread that calls `take`. It never runs code of the target: every object is read by the unbound methods of
-its exact builtin type or through gc.get_referents, and types by id() (classes.py). While it runs it holds every object, so finalizers of
-objects that die meanwhile run when it ends. Other threads go on running; refcount 0 marks an object that died during the walk.
+It runs in place, in the thread that calls `take`. It never runs code of the target: every object is read by the unbound
+methods of its exact builtin type or through gc.get_referents, and types by id() (classes.py). While it runs it holds
+every object, so finalizers of objects that die meanwhile run when it ends. Other threads go on running; refcount 0
+marks an object that died during the walk.
 """
 
 import gc
@@ -32,9 +33,10 @@ _FROZEN_BY_ITSELF = 1000  # 3.12 freezes 375 objects when it starts; a service t
 def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
     """Write one snapshot of this process into `folder` (made here) and return what was written to done.json.
 
-    `own`: objects of the agent to leave out, with what only they hold; `tracer`: None, or a function of the list of objects that
-    returns (site_id of each, rows of "sites"); `notes`: sentences to carry into done.json. Raises OSError (disk full, not
-    writable) after removing what was written; a failure with one object is counted in the notes instead.
+    `own`: objects of the agent to leave out, with what only they hold; `tracer`: None, or a function of the list of
+    objects that returns (site_id of each, rows of "sites"); `notes`: sentences to carry into done.json. Raises OSError
+    (disk full, not writable) after removing what was written; a failure with one object is counted in the notes
+    instead.
     """
     started = time.monotonic_ns()
     thresholds = gc.get_threshold()
@@ -160,7 +162,8 @@ class Walk:
         tracked = self.tracked
         if self._tracked_types is None:
             self._tracked_types = dict(zip(map(id, map(type, tracked)), map(type, tracked)))
-        found = {key for key, cls in self._tracked_types.items() if any(base is one for base in classes.mro_of(cls) for one in wanted)}
+        found = {key for key, cls in self._tracked_types.items()
+                 if any(classes.is_one_of(base, wanted) for base in classes.mro_of(cls))}
         return [thing for thing in tracked if id(type(thing)) in found] if found else []
 
     def thread_label(self, ident):
@@ -171,7 +174,7 @@ class Walk:
     # --- what is left out ---
 
     def _leave_out(self, own):
-        """Mark the agent's own objects: its modules, `own`, this walk, and what they reach short of the target's own things."""
+        """Mark the agent's objects: its modules, `own`, this walk, and what they reach short of the target's things."""
         index = self.index
         index.update((id(thing), -1) for thing in _SINGLETONS)
         stops = {id(sys.modules), id(os.environ), id(self.tracked), id(sys.path)}
@@ -220,28 +223,32 @@ class Walk:
         self._drain(thing for thing in tracked if id(type(thing)) not in later)
         self._drain(tracked)
         self._name_late()
-        if gc.get_freeze_count() > _FROZEN_BY_ITSELF:
-            self.note("%d objects are frozen (gc.freeze): those of them that no root reaches are not seen" % gc.get_freeze_count())
+        frozen = gc.get_freeze_count()
+        if frozen > _FROZEN_BY_ITSELF:
+            self.note("%d objects are frozen (gc.freeze): those that no root reaches are not seen" % frozen)
 
     def _drain(self, starts):
-        """Add the objects of `starts` and everything they reach, reading each once, in order of discovery."""
+        """Add the objects of `starts` and everything they reach, reading each once, in order of discovery.
+
+        This loop is where the time goes: names are local, nothing is called twice, and the iterator over `objects` sees
+        what is added meanwhile.
+        """
         objects, index, entries = self.objects, self.index, self.entries
-        find, add_object = index.get, objects.append
+        find, entry_of, add_object = index.get, entries.get, objects.append
         add_target, add_label, add_start, add_size = (
             self.edge_target.append, self.edge_label.append, self.edge_start.append, self.sizes.append)
         edges = self.edge_target
-        position = len(self.edge_start)
         for start in starts:
             if id(start) in index:
                 continue
-            index[id(start)] = len(objects)
+            row = index[id(start)] = len(objects)
             add_object(start)
-            while position < len(objects):
-                thing = objects[position]
-                position += 1
+            unread = iter(objects)
+            unread.__setstate__(row)
+            for thing in unread:
                 add_start(len(edges))
                 try:
-                    reader, size = entries.get(id(type(thing))) or self._learn(type(thing))
+                    reader, size = entry_of(id(type(thing))) or self._learn(type(thing))
                     add_size(size(thing))
                     if reader is None:
                         continue
@@ -309,7 +316,7 @@ class Walk:
         return (lambda thing, size=sys.getsizeof: size(thing) + inline) if inline else sys.getsizeof
 
     def _inline_size(self, cls):
-        """Return the bytes of inline attributes, which sys.getsizeof leaves out; an estimate by the names in use (3.11+)."""
+        """Return the bytes of inline attributes, which sys.getsizeof omits; estimated by the names in use (3.11+)."""
         count = len(self.inline.of(cls)) if classes.is_managed(cls) else 0
         # Values, their header (one byte each, rounded up), and on 3.11 the two words before the object.
         return count * 8 + (count + 11) // 8 * 8 + (16 if sys.version_info[:2] == (3, 11) else 0) if count else 0
@@ -322,11 +329,13 @@ class Walk:
         """Name the edges of dicts and closures whose holder came after them."""
         for thing in self.late:
             row = self.index[id(thing)]
-            edge, end = self.edge_start[row], self.edge_start[row + 1] if row + 1 < len(self.edge_start) else len(self.edge_target)
+            edge = self.edge_start[row]
+            end = self.edge_start[row + 1] if row + 1 < len(self.edge_start) else len(self.edge_target)
             labels = self.tuple_labels.get(id(thing))
             if labels is None:
                 pairs = list(dict.items(thing))
-                labels, targets = [self.names.attribute_label(key) for key, _value in pairs], [value for _key, value in pairs]
+                labels = [self.names.attribute_label(key) for key, _value in pairs]
+                targets = [value for _key, value in pairs]
             else:
                 targets = thing
             for target, label in zip(targets, labels):
@@ -344,7 +353,8 @@ class Walk:
         site_id, sites = tracer(self.objects) if tracer is not None else ((), [None])
         self.entries.clear()
         self.variables.clear()
-        # The readers know their own bound methods: a cycle, which would wait in the target for a collector that may be off.
+        # The readers know their own bound methods: a cycle, which would wait in the target for a collector that may be
+        # off.
         vars(self.readers).clear()
         self.readers = self.expanders = None
         self.inline.close()
@@ -352,8 +362,8 @@ class Walk:
         count = len(self.objects)
         written = nodes.columns
         written.update(
-            address=nodes.addresses(), shallow_bytes=self.sizes, edge_start=self.edge_start, edge_target=self.edge_target,
-            edge_label=self.edge_label, birth=columns.column("birth", repeat(0, count)),
+            address=nodes.addresses(), shallow_bytes=self.sizes, edge_start=self.edge_start,
+            edge_target=self.edge_target, edge_label=self.edge_label, birth=columns.column("birth", repeat(0, count)),
             site_id=columns.column("site_id", site_id or repeat(0, count)))
         for place, name in enumerate(("root_node", "root_kind", "root_label")):
             written[name] = columns.column(name, [root[place] for root in self.root_rows])
@@ -371,10 +381,11 @@ class Walk:
                        "freeze_count": gc.get_freeze_count(), "uncollectable_count": len(gc.garbage)}}
 
     def clear(self):
-        """Let go of everything: no object of the target may live on because it was looked at, nor any of ours as garbage.
+        """Let go of everything: no object of the target may live on because it was looked at, nor any of ours as
+        garbage.
 
-        A cycle of ours would wait in the target for a collector that may be off: the readers know their own bound methods, and
-        `own` lists everything of ours, and so itself.
+        A cycle of ours would wait in the target for a collector that may be off: the readers know their own bound
+        methods, and `own` lists everything of ours, and so itself.
         """
         if "inline" in self.__dict__:
             self.inline.close()
@@ -387,12 +398,12 @@ class Walk:
 
 def _idents(own):
     """Return the idents of the agent's threads: things of its own with an `ident`."""
-    idents = {getattr(thing, "ident", None) for thing in own if not classes.is_class(thing) and type(thing) is not classes.ModuleType}
-    return idents - {None, 0}
+    things = [thing for thing in own if not classes.is_class(thing) and type(thing) is not classes.ModuleType]
+    return {getattr(thing, "ident", None) for thing in things} - {None, 0}
 
 
 def _is_own(thing, own_spaces):
-    """True unless `thing` belongs to the target or the standard library: a module, class, function or frame of somebody else."""
+    """True unless `thing` is somebody else's: a module, class, function, frame or descriptor not made by the agent."""
     kind = type(thing)
     if kind is classes.FunctionType:
         return id(thing.__globals__) in own_spaces
@@ -400,12 +411,10 @@ def _is_own(thing, own_spaces):
         return id(thing.__dict__) in own_spaces
     if kind is classes.FrameType:
         return id(thing.f_globals) in own_spaces
-    if classes.is_one_of(kind, _DESCRIPTORS):
+    if classes.is_one_of(kind, classes.DESCRIPTORS):
         thing = thing.__objclass__
     if classes.is_class(thing):
         return classes.names_of(thing)[0].startswith(_PACKAGE)
-    return len(thing) > 0 if kind is tuple else not classes.is_one_of(kind, (str, bytes, int, float, classes.BuiltinFunctionType))
-
-
-_DESCRIPTORS = (classes.MethodDescriptorType, classes.WrapperDescriptorType, classes.MemberDescriptorType,
-                classes.GetSetDescriptorType, classes.ClassMethodDescriptorType)
+    if kind is tuple:
+        return len(thing) > 0  # there is one empty tuple for all
+    return not classes.is_one_of(kind, (str, bytes, int, float, classes.BuiltinFunctionType))

@@ -71,7 +71,8 @@ def test_the_name_of_a_thread_is_shown_if_the_program_or_the_library_chose_it(na
 
 
 @pytest.mark.parametrize(("name", "shown"), [
-    ("shop.Order", "shop.Order"), ("f.<locals>.<lambda>", "f.<locals>.<lambda>"), ("a b.c", "str:3.c"), (3, "?"), ("?", "?"),
+    ("shop.Order", "shop.Order"), ("f.<locals>.<lambda>", "f.<locals>.<lambda>"), ("a b.c", "str:3.c"),
+    (3, "?"), ("?", "?"),
 ])  # fmt: skip
 def test_dotted_names_are_masked_part_by_part(names, name, shown):
     assert names.strings[names.dotted(name)] == shown

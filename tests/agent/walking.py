@@ -1,4 +1,4 @@
-"""Runs a program that takes a snapshot of itself with the real walk, and follows edges by their names in what it wrote."""
+"""Runs a program that takes a snapshot of itself with the real walk, and follows named edges in what it wrote."""
 
 from __future__ import annotations
 
@@ -81,8 +81,11 @@ class Snapshot:
         """(holder, kind, text) of the edges to a node."""
         numbers = np.flatnonzero(self.edge_target == node)
         sources = np.searchsorted(self.edge_start, numbers, side="right") - 1
-        return [(int(source), *next((kind, text) for kind, text, _ in [self.edges(int(source))[number - int(self.edge_start[source])]]))
-                for source, number in zip(sources, numbers, strict=True)]
+        found = []
+        for source, number in zip(sources.tolist(), numbers.tolist(), strict=True):
+            kind, text, _target = self.edges(source)[number - int(self.edge_start[source])]
+            found.append((source, kind, text))
+        return found
 
     def roots(self, kind: str, label: str) -> list[int]:
         """Nodes of the roots of a kind and label."""
@@ -95,7 +98,8 @@ class Snapshot:
         for step in steps:
             kind, _, text = step.partition(" ")
             spaces = [t for node in here for k, x, t in self.edges(node) if k == "internal" and x in PASSED]
-            here = sorted({t for node in here + spaces for k, x, t in self.edges(node) if k == kind and (not text or x == text)})
+            edges = [edge for node in here + spaces for edge in self.edges(node)]
+            here = sorted({t for k, x, t in edges if k == kind and (not text or x == text)})
         return here
 
     def module(self, name: str = "__main__") -> list[int]:
@@ -104,7 +108,8 @@ class Snapshot:
 
 def take(python: str, program: str, folder: Path, *flags: str) -> Snapshot:
     """Run `program` (it calls snapshot()) with an interpreter; fails if the program fails."""
-    shutil.copytree(AGENT, folder / "_leakscope_agent", ignore=shutil.ignore_patterns("__pycache__", "boot"), dirs_exist_ok=True)
+    left_out = shutil.ignore_patterns("__pycache__", "boot")
+    shutil.copytree(AGENT, folder / "_leakscope_agent", ignore=left_out, dirs_exist_ok=True)
     path = folder / "program.py"
     path.write_text(PREAMBLE + program)
     result = subprocess.run([python, "-X", "faulthandler", *flags, str(path), str(folder), str(folder / "out")],

@@ -24,7 +24,7 @@ def _flat(values, depth):
 
 
 def reader(walk, cls):
-    """An array: INDEX to each element of an object array, STORAGE to the base of a view; its size is with the data it owns."""
+    """An array: INDEX to the elements of an object array, STORAGE to the base of a view; with the bytes it owns."""
     array = sys.modules["numpy"].__dict__.get("ndarray")
     if array is None or not any(base is array for base in classes.mro_of(cls)):
         return None

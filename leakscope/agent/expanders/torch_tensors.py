@@ -1,7 +1,7 @@
 """torch: tensors show neither their storage, nor their base, gradient and autograd graph, to the collector.
 
-Only C getters are called, with __torch_function__ switched off for this thread. FakeTensors and tensors on "meta" have no memory.
-`_saved_*` of autograd nodes are not asked: a hook of the target may unpack them.
+Only C getters are called, with __torch_function__ switched off for this thread. FakeTensors and tensors on "meta" have
+no memory. `_saved_*` of autograd nodes are not asked: a hook of the target may unpack them.
 """
 
 import sys
@@ -15,7 +15,7 @@ _GETTERS = ("_base", "grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks"
 
 
 def reader(walk, cls):
-    """A tensor: STORAGE to its memory, `grad`, `_base`, `grad_fn`, hooks. An autograd node: `next_functions[i]`, `variable`."""
+    """A tensor: STORAGE, `grad`, `_base`, `grad_fn`, hooks. An autograd node: `next_functions`, `variable`."""
     parts = sys.modules.get("torch._C")
     base = parts.__dict__.get("TensorBase") or parts.__dict__.get("_TensorBase") if parts else None
     if base is None:
@@ -39,7 +39,8 @@ class _TensorReader:
         self.device_of = base.__dict__["device"].__get__
         self.storage_of = classes.lookup(base, "untyped_storage")[1]
         self.quiet = parts.__dict__.get("DisableTorchFunction") or parts.__dict__["DisableTorchFunctionSubclass"]
-        self.address_of, self.bytes_of = (parts.__dict__["StorageBase"].__dict__[name] for name in ("data_ptr", "nbytes"))
+        storage = parts.__dict__["StorageBase"].__dict__
+        self.address_of, self.bytes_of = storage["data_ptr"], storage["nbytes"]
 
     def _label(self, name):
         return self.walk.names.internal_label(name) if name[0] == "_" else self.walk.names.attribute_label(name)
