@@ -72,8 +72,13 @@ class Case:
 
     @cached_property
     def compared(self) -> list[HeapGraph]:
-        """The snapshots that can be compared: taken while the program ran, after its start-up if enough are left."""
-        running = [graph for graph in self.graphs if graph.info.get("kind") != "exit"] or list(self.graphs)
+        """The snapshots that can be compared: taken while the program ran, after its start-up if enough are left.
+
+        At the exit no function runs any more, so that snapshot counts only where there are too few others.
+        """
+        running = [graph for graph in self.graphs if graph.info.get("kind") != "exit"]
+        if len(running) < LEAST_SNAPSHOTS:
+            running = list(self.graphs)
         settled = [graph for graph in running if graph.t_s >= account.import_end_s(self.timeline)]
         return settled if len(settled) >= LEAST_SNAPSHOTS else running
 

@@ -26,6 +26,9 @@ _STOP_S, _LAST_STOP_S = 2.0, 30.0
 # Bytes the Python walk holds for one object with its tables and columns. Blocks are counted, as objects are not.
 _WALK_BYTES = 250
 _FULL_PART = 0.9
+_FEW_SNAPSHOTS = 3
+# A snapshot waits while modules are being imported, for as long after the last one, and no longer than this in all.
+_IMPORT_PAUSE_NS, _LONGEST_IMPORT_NS = _SECOND // 4, 8 * _SECOND
 _SHORT_RUN_NS, _GROWTH_PART = 1 * _SECOND, 1.5
 # An exit is not held up for longer than this part of the run, or this long where that is more.
 _EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
@@ -67,6 +70,7 @@ class Recorder:
         self._opening = allocate_lock()
         self._first_blocks = sys.getallocatedblocks()
         self._modules = (0, 0)
+        self._import_ns = self._import_count = 0
         self._last_walk_ended_ns = 0
         self._slowness = 1
         self._share = None
@@ -159,7 +163,8 @@ class Recorder:
         self._bound_timeline()
         self.windows.tick(elapsed_ns, self.ladder.next_ns)
         if self.ladder.is_due(elapsed_ns):
-            self.take("ladder", row)
+            if not self._is_importing(row, elapsed_ns):
+                self.take("ladder", row)
         elif not self._is_limit_seen:
             fullness, name = self.room.fullness()
             if fullness >= _FULL_PART:
@@ -181,6 +186,14 @@ class Recorder:
         if modules * _MODULES_IN_PART > self._modules[0]:
             self._modules = (modules, elapsed_ns)
             self.ladder.warmed(elapsed_ns)
+
+    def _is_importing(self, row, elapsed_ns):
+        """Whether the program is still starting up: a snapshot would show little and slow the imports down."""
+        modules, last_ns, last_count = row.get("modules", 0), self._import_ns, self._import_count
+        if modules > last_count:
+            self._import_ns, self._import_count = elapsed_ns, modules
+            last_ns = elapsed_ns
+        return elapsed_ns < _LONGEST_IMPORT_NS and elapsed_ns - last_ns < _IMPORT_PAUSE_NS
 
     def _bound_timeline(self):
         written = self.files.bytes_by_file.get(fmt.TIMELINE_FILE, 0)
@@ -286,7 +299,9 @@ class Recorder:
         if elapsed_ns < _SHORT_RUN_NS and sys.getallocatedblocks() < self._first_blocks * _GROWTH_PART:
             return False
         walk_ns = self.last_done.get("pause_ns", 0)
-        if walk_ns <= max(_EXIT_NS, elapsed_ns * _EXIT_PART):
+        # Growth is told from three snapshots: where the ladder has fewer, the exit waits for the last one longer.
+        part = _EXIT_PART if len(self.ladder.kept) >= _FEW_SNAPSHOTS else 1
+        if walk_ns <= max(_EXIT_NS, elapsed_ns * part):
             return True
         self.files.note(f"No snapshot was taken at the exit, because the last one took {walk_ns / _SECOND:.1f} s.")
         return False
