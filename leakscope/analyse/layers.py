@@ -116,8 +116,8 @@ def change(points: Points, window: Window) -> float | None:
 def without_own_steps(timeline: Sequence[Sample], pauses: Sequence[Window]) -> list[Sample]:
     """Return the timeline without what our own walks left behind in the process.
 
-    A walk in place needs memory, and allocators keep part of it afterwards: a step that no line of the program made. So in every
-    column that a walk can move only the growth between the pauses counts, and across them the program's own pace goes on.
+    A walk in place needs memory, and allocators keep part of it afterwards: a step that no line of the program made. So in
+    every column that a walk can move only the growth between the pauses counts, and across them the program's own pace goes on.
     """
     cleaned = [dict(sample) for sample in timeline]
     for name in _MOVED_BY_WALKS:

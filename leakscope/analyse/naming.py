@@ -172,7 +172,7 @@ def _holder_name(graph: HeapGraph, node: int, edge: Edge, number: int, is_named:
     if edge.kind == layout.LOCAL and (kind == _KIND["generator"] or kind == _KIND["frame"] and number == 0):
         return f"{label.removesuffix('()')}.<locals>"  # a frame inside a path belongs to a traceback: it is over
     if kind == _KIND["object"] and is_named and graph.types[graph.type_id[node]].module != "builtins":
-        return graph.types[graph.type_id[node]].full
+        return graph.type_name(node)
     return ""
 
 

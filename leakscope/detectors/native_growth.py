@@ -25,7 +25,8 @@ REMEDY = "Free or close what native code hands out (handles, buffers, sessions);
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield at most one finding: nothing here says which of several native owners it is."""
-    growth = memory.sustained(case.program_timeline, case.window, "malloc_used_bytes", case.layer("native"), case.layer("total"))
+    native, total = case.layer("native"), case.layer("total")
+    growth = memory.sustained(case.program_timeline, case.window, "malloc_used_bytes", native, total)
     if growth is None:
         return
     reasons = [f"malloc has {bytes_text(growth.bytes)} more in use that no Python object accounts for",
