@@ -98,10 +98,10 @@ class LocalReader:
         self.instances = InstanceReader(walk, cls)
 
     def __call__(self, thing):
-        targets, labels = self.instances(thing)
-        targets, labels = list(targets), list(labels)
-        for dummies in _get_referents(thing):
+        targets, labels = map(list, self.instances(thing))
+        for place, dummies in enumerate(targets[:]):
             if type(dummies) is dict:
+                labels[place] = self.walk.names.internal_label("state")
                 for space in list(dict.values(dummies)):
                     if type(space) is dict:
                         self.walk.local_spaces.add(id(dummies))

@@ -75,7 +75,7 @@ class Readers:
 
     def dict(self, thing):
         """Values under KEY and keys under KEY_OBJECT labels (added: tp_traverse hides the keys of most dicts)."""
-        if id(thing) in self.walk.name_spaces:
+        if id(thing) in self.walk.name_spaces and id(thing) not in self.walk.local_spaces:
             return self.name_space(thing)
         keys, values = list(dict.keys(thing)), list(dict.values(thing))
         if id(thing) in self.walk.local_spaces:  # the values of a threading.local are shown by itself, with the thread

@@ -32,7 +32,11 @@ def bounded(key):
     return InBoundedCache()
 bounded("eu")
 
+class Kept(threading.local):
+    pass
 locals_of_threads = threading.local()
+kept = Kept()
+kept.note = []
 ready, over = threading.Barrier(3), threading.Event()
 
 def work():
@@ -202,6 +206,12 @@ def test_a_suspended_generator_names_its_variables(snapshot):
     frames = snapshot.follow([generator], "internal gi_frame")  # up to 3.10 the variables are in a frame of their own
     assert held in snapshot.follow([generator, *frames], "local session")
     assert held in snapshot.follow([generator, *frames], "local seen")
+
+
+def test_a_thread_local_holds_the_values_of_each_thread_once(snapshot):
+    for name, thread in (("locals_of_threads", "thread 'report_0'"), ("kept", "thread 'MainThread'")):
+        (space,) = snapshot.follow(snapshot.module(), f"attribute {name}", f"key {thread}")
+        assert snapshot.refcount[space] == len(snapshot.holders(space)) == 1
 
 
 def test_a_leaked_reference_shows_as_a_count_that_no_edge_explains(snapshot):
