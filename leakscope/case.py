@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
 from typing import Any
 
+from leakscope.analyse import footprint
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
@@ -19,6 +21,8 @@ from leakscope.model import Layer, Path
 Sample = dict[str, Any]
 
 LEAST_PILE_BYTES = 96 * 1024  # what piles up less than this over a run is not shown; ours
+STALL_PART, STALL_SHARE = 0.35, 0.08  # a steady growth has 0.35 of itself in that part of the run; ours
+STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of requests under way; ours
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
 
@@ -37,9 +41,27 @@ class Case:
     @cached_property
     def program_timeline(self) -> list[Sample]:
         """The timeline of the program alone: without the steps that our own walks left."""
-        pauses = [account.Window(graph.t_s, graph.t_s + graph.info.get("pause_ns", 0) / 1e9) for graph in self.graphs
-                  if graph.info.get("method", "in-place") == "in-place" and graph.info.get("pause_ns")]
-        return account.without_own_steps(self.timeline, pauses)
+        return footprint.without_own_steps(self.timeline, self._pauses)
+
+    @cached_property
+    def _pauses(self) -> list[account.Window]:
+        return [account.Window(graph.t_s, graph.t_s + graph.info.get("pause_ns", 0) / 1e9) for graph in self.graphs
+                if graph.info.get("method", "in-place") == "in-place" and graph.info.get("pause_ns")]
+
+    @cached_property
+    def memory(self) -> footprint.ProgramMemory:
+        """Private memory of the program over time."""
+        sizes = []
+        for graph, total in zip(self.compared, self._totals):
+            blocks = graph.info.get("sample", {}).get("py_blocks")
+            if blocks:
+                sizes.append((total.python_bytes - total.malloc_bytes) / blocks)
+        most_nodes = max((graph.node_count for graph in self.graphs), default=0)
+        return footprint.program_memory(self.timeline, self._pauses, most_nodes, median(sizes) if sizes else None)
+
+    @cached_property
+    def _totals(self) -> list[account.HeapTotals]:
+        return [account.heap_totals(graph) for graph in self.compared]
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -51,7 +73,7 @@ class Case:
     @cached_property
     def trend(self) -> account.MemoryTrend | None:
         """How private memory moved in the window."""
-        return account.memory_trend(self.program_timeline, self.window)
+        return account.memory_trend(self.memory.points, self.window)
 
     def rate_of(self, name: str) -> Slope | None:
         """The slope of a column of the timeline in the window, per second."""
@@ -61,8 +83,7 @@ class Case:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Where the growth in the window went."""
-        totals = [account.heap_totals(graph) for graph in self.compared]
-        return account.account(self.program_timeline, totals, self.window)
+        return account.account(self.program_timeline, self.memory.points, self._totals, self.window)
 
     def layer(self, name: str) -> int | None:
         """The growth of one layer in bytes; None if it was not measured."""
@@ -145,6 +166,17 @@ class Case:
     def steady(self, values: Sequence[int]) -> float | None:
         """How the growth of a number over the compared snapshots went on: 1 steady, near 0 a plateau; None unknown."""
         return slowing_ratio(list(zip(self.times_s, map(float, values))))
+
+    def has_stalled(self, node_growth: int) -> bool:
+        """True if what grew by so many objects between the snapshots grows no more: the last third of the run shows it.
+
+        Many small objects show in the blocks of pymalloc, few large ones in what malloc has handed out.
+        """
+        name = "py_blocks" if node_growth >= STALL_OBJECTS else "malloc_used_bytes"
+        since = account.Window(self.compared[0].t_s, self.window.end_s)
+        late = footprint.late_share(self.timeline, name, since, STALL_PART)
+        least = node_growth / 4 if name == "py_blocks" else STALL_BYTES
+        return late is not None and late[0] >= least and late[1] < STALL_SHARE
 
     def per_second(self, values: Sequence[int]) -> Slope | None:
         """The slope of a number over the compared snapshots."""

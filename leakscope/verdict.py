@@ -171,7 +171,7 @@ def _goes_on(trend: layers.MemoryTrend) -> bool:
 
 
 def _start_up_growth(case: Case) -> int:
-    points = layers.private_memory(case.timeline)
+    points = case.memory.points
     whole = layers.Window(points[0][0], points[-1][0]) if points else layers.Window(0.0, 0.0)
     return int(layers.change(points, whole) or 0)
 

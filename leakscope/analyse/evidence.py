@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from leakscope.analyse import naming, retention
 from leakscope.analyse.dominators import device_name
-from leakscope.analyse.growth import Accumulation, PathTable, masked_text, member_nodes
+from leakscope.analyse.growth import Accumulation, Growth, PathTable, masked_text, member_nodes
 from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.retention import Retention
@@ -166,15 +166,7 @@ class Proof:
 
     def _below(self) -> Array:
         """Nodes below the members in the tree of paths."""
-        inside = np.zeros(len(self.table.key), bool)
-        inside[list(self.pile.member_classes) or [self.pile.owner_class]] = True
-        parent = self.table.parent
-        # classes are few: follow parents until nothing changes
-        while True:
-            more = inside | ((parent >= 0) & inside[np.maximum(parent, 0)])
-            if (more == inside).all():
-                break
-            inside = more
+        inside = below_classes(self.table, list(self.pile.member_classes) or [self.pile.owner_class])
         return np.flatnonzero((self.table.class_of >= 0) & inside[np.maximum(self.table.class_of, 0)])
 
     def layer(self, hidden_bytes: int) -> str:
@@ -209,6 +201,23 @@ def sites_of(graph: HeapGraph, nodes: Array) -> tuple[Location, ...]:
     whole = sum(by_place.values()) or 1
     return tuple(Location(function, file, line, round(size / whole, 4))
                  for (file, function, line), size in by_place.most_common(MOST_SITES))
+
+
+def node_growth(growth: Growth, pile: Accumulation) -> int:
+    """How many objects more there are at and below the members than in the first snapshot."""
+    inside = below_classes(growth.table, list(pile.member_classes) or [pile.owner_class])
+    return int((growth.count[-1, inside] - growth.count[0, inside]).sum())
+
+
+def below_classes(table: PathTable, rows: list[int]) -> Array:
+    """(C,) bool: path classes at or below `rows`."""
+    inside = np.zeros(len(table.key), bool)
+    inside[rows] = True
+    while True:  # classes are few: follow parents until nothing changes
+        more = inside | ((table.parent >= 0) & inside[np.maximum(table.parent, 0)])
+        if (more == inside).all():
+            return more
+        inside = more
 
 
 def own_frame(frames: Sequence[Sequence[Any]]) -> tuple[str, str, int]:

@@ -23,9 +23,6 @@ SMALL_OBJECT_BYTES = 512  # CPython Objects/obmalloc.c, SMALL_REQUEST_THRESHOLD:
 IMPORT_SHARE = 0.95  # imports have ended when this share of the final sys.modules is there; ours
 WARM_UP_SHARE, WARM_UP_MOST_S = 0.2, 60.0  # the start of a run is no evidence of a leak; ours, tuned on 5-second programs
 EDGE_SHARE = 0.12  # a level at the start or end of a window is the median over this share of it; ours
-# What memory that a walk took and gave back can leave raised.
-_MOVED_BY_WALKS = ("rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "malloc_used_bytes", "malloc_free_bytes",
-                   "malloc_arena_bytes")
 _STORAGE, _MAPPING = layout.NODE_KINDS.index("storage"), layout.NODE_KINDS.index("mapping")
 
 
@@ -113,39 +110,8 @@ def change(points: Points, window: Window) -> float | None:
     return None if first is None or last is None else last - first
 
 
-def without_own_steps(timeline: Sequence[Sample], pauses: Sequence[Window]) -> list[Sample]:
-    """Return the timeline without what our own walks left behind in the process.
-
-    A walk in place needs memory, and allocators keep part of it afterwards: a step that no line of the program made. So in
-    every column that a walk can move only the growth between the pauses counts, and across them the program's own pace goes on.
-    """
-    cleaned = [dict(sample) for sample in timeline]
-    for name in _MOVED_BY_WALKS:
-        points = column(timeline, name)
-        steps = _own_steps(points, pauses)
-        for sample in cleaned:
-            if sample.get(name) is not None:
-                sample[name] -= sum(step for end_s, step in steps if sample["t_ns"] / 1e9 >= end_s)
-    return cleaned
-
-
-def _own_steps(points: Points, pauses: Sequence[Window]) -> list[tuple[float, float]]:
-    """(end of the pause, change across it beyond the pace of the program) for each pause."""
-    between = [(later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in zip(points, points[1:])
-               if later[0] > earlier[0] and not any(pause.start_s < later[0] and pause.end_s > earlier[0] for pause in pauses)]
-    pace = max(0.0, sum(between) / len(between)) if between else 0.0
-    steps = []
-    for pause in pauses:
-        before = [point for point in points if point[0] <= pause.start_s + 1e-3]
-        after = [point for point in points if point[0] >= pause.end_s]
-        if before and after:
-            steps.append((after[0][0], after[0][1] - before[-1][1] - pace * (after[0][0] - before[-1][0])))
-    return steps
-
-
-def memory_trend(timeline: Sequence[Sample], window: Window) -> MemoryTrend | None:
-    """The trend of private memory; None where it was not measured."""
-    points = private_memory(timeline)
+def memory_trend(points: Points, window: Window) -> MemoryTrend | None:
+    """The trend of private memory; None where it was measured fewer than two times in the window."""
     growth = change(points, window)
     if growth is None:
         return None
@@ -165,11 +131,14 @@ def _extrapolated(totals: Sequence[HeapTotals], field: str, window: Window) -> f
     return None if slope is None else slope.value * window.length_s
 
 
-def account(timeline: Sequence[Sample], totals: Sequence[HeapTotals], window: Window) -> tuple[Layer, ...]:
-    """Return the layers of REPORT_JSON.md for a process: total, then parts that add up to it."""
-    rss = column(timeline, "rss_bytes")
-    total = change(rss, window)
+def account(timeline: Sequence[Sample], private: Points, totals: Sequence[HeapTotals], window: Window) -> tuple[Layer, ...]:
+    """Return the layers of REPORT_JSON.md for a process: total, then parts that add up to it.
+
+    `private` is the private memory of the program; with the pages of mapped files it is the total.
+    """
     file_change = change(column(timeline, "file_bytes"), window)
+    grown = change(private, window)
+    total = None if grown is None else grown + (file_change or 0.0)
     shared_change = change(column(timeline, "shmem_bytes"), window)
     mapped = None if file_change is None and shared_change is None else (file_change or 0.0) + (shared_change or 0.0)
     python = _extrapolated(totals, "python_bytes", window)

@@ -20,8 +20,6 @@ STEADY_RATIO = 0.5
 HIGH_SNAPSHOTS = 4
 HIGH_SHARE = 0.3  # of the growth of the process
 HIDDEN_LEAST_BYTES = 4 << 20  # native growth that is worth blaming on objects whose memory cannot be sized
-STALLED_LEAST_BYTES = 4 << 20  # a pile of this size must show in the memory of the process ...
-STALLED_SHARE = 0.15  # ... half of it in the second half of the run if it is steady; both ours
 FILLED_RATIO = 0.2  # a cache below this is far from its bound ...
 HUGE_BOUND_BYTES = 256 << 20  # ... and a bound that would hold this much is none; both ours
 
@@ -84,10 +82,8 @@ def dismissal(case: Case, pile: Pile) -> str:
     ratio = case.steady(counts)
     if ratio is not None and ratio < PLATEAU_RATIO:
         return f"it levels off: {arrows(counts)}, the end grows at {max(ratio, 0.0):.0%} of the pace of the start"
-    trend = case.trend
-    if trend and trend.tail_slope and pile.accumulation.growth_bytes >= STALLED_LEAST_BYTES and (
-            trend.tail_growth_bytes < STALLED_SHARE * pile.accumulation.growth_bytes):
-        return "it levels off: the memory of the process hardly grew in the second half of the run"
+    if case.has_stalled(evidence.node_growth(case.growth, pile.accumulation)):
+        return "it levels off: the objects of the process hardly grew in the last third of the run"
     return ""
 
 

@@ -13,10 +13,10 @@ def by_name(found):
 
 
 def test_the_parts_and_the_unexplained_rest_add_up_to_the_total():
-    samples = timeline(60, rss_bytes=lambda t: 100 * MIB + t * MIB, file_bytes=10 * MIB, shmem_bytes=0,
+    samples = timeline(60, anon_bytes=lambda t: 90 * MIB + t * MIB, file_bytes=10 * MIB, shmem_bytes=0,
                        malloc_used_bytes=lambda t: 20 * MIB + t * MIB / 2, malloc_free_bytes=MIB)
     totals = [layers.HeapTotals(t, int(t * MIB / 4), int(t * MIB / 8), 0) for t in (10.0, 30.0, 50.0)]
-    found = by_name(layers.account(samples, totals, Window(0.0, 60.0)))
+    found = by_name(layers.account(samples, layers.private_memory(samples), totals, Window(0.0, 60.0)))
     assert found["total"] == sum(value for name, value in found.items() if name != "total")
     assert abs(found["python"] - 15 * MIB) < MIB / 100
     # malloc handed out half a MiB a second; an eighth of it is Python objects
@@ -24,7 +24,7 @@ def test_the_parts_and_the_unexplained_rest_add_up_to_the_total():
 
 
 def test_what_was_not_measured_is_none_and_not_zero():
-    found = by_name(layers.account(timeline(10, rss_bytes=5 * MIB), [], Window(0.0, 10.0)))
+    found = by_name(layers.account([], [(0.0, 5.0), (10.0, 5.0)], [], Window(0.0, 10.0)))
     assert found == {"total": 0, "python": None, "native": None, "allocator-retained": None, "mapped": None, "unexplained": 0}
 
 
@@ -43,7 +43,7 @@ def test_a_module_imported_near_the_end_does_not_eat_the_run():
 
 def test_growth_that_ended_shows_in_the_second_half_of_the_window():
     samples = timeline(40, anon_bytes=lambda t: min(t, 20) * MIB, shmem_bytes=0)
-    trend = layers.memory_trend(samples, Window(0.0, 40.0))
+    trend = layers.memory_trend(layers.private_memory(samples), Window(0.0, 40.0))
     assert trend is not None
     assert trend.growth_bytes > 15 * MIB
     assert trend.tail_growth_bytes == 0
@@ -61,16 +61,6 @@ def test_large_objects_and_storages_count_as_what_malloc_handed_out():
     totals = layers.heap_totals(graph)
     assert totals.malloc_bytes == 3 * MIB
     assert totals.python_bytes > totals.malloc_bytes
-
-
-def test_what_our_own_walk_left_behind_is_taken_off():
-    samples = timeline(40, anon_bytes=lambda t: 50 * MIB + t * MIB + (8 * MIB if t > 12 else 0), shmem_bytes=0)
-    samples = [sample for sample in samples if not 10e9 < sample["t_ns"] < 13e9]
-    cleaned = layers.without_own_steps(samples, [Window(10.0, 13.0)])
-    trend = layers.memory_trend(cleaned, Window(0.0, 40.0))
-    assert trend is not None
-    assert abs(trend.growth_bytes / MIB - 35) < 2
-    assert samples[-1]["anon_bytes"] - cleaned[-1]["anon_bytes"] == 8 * MIB
 
 
 def test_a_change_is_known_where_the_first_stretch_of_the_window_has_no_sample():

@@ -1,0 +1,97 @@
+"""What our own snapshots do to the memory that we measure, and how it is kept out of the account.
+
+A walk in place needs some 250 bytes for each object while it runs. Allocators keep part of that afterwards, and the program
+then grows into it without the process getting larger. So where walks are large beside the growth, resident memory says
+little, and the program's memory is put together from meters that a finished walk leaves alone: what malloc has handed out,
+and the blocks of pymalloc, at the size that blocks have in the snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from leakscope.analyse.layers import Points, Window, column, private_memory
+
+Sample = dict[str, Any]
+
+WALK_BYTES = 250  # of one object in the Python walk, measured on CPython 3.11 (agent/recorder.py budgets with the same)
+NEGLIGIBLE_BYTES = 4 << 20
+NEGLIGIBLE_SHARE = 0.25  # of the growth; both ours
+LEAST_POINTS = 6
+# What memory that a walk took and gave back can leave raised.
+_MOVED_BY_WALKS = ("rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "malloc_free_bytes", "malloc_arena_bytes")
+
+
+class ProgramMemory(NamedTuple):
+    """Private memory of the program over time; `is_estimated`: put together from allocator meters, not from the kernel's."""
+
+    points: Points
+    is_estimated: bool
+
+
+def program_memory(timeline: Sequence[Sample], pauses: Sequence[Window], most_nodes: int,
+                   block_bytes: float | None) -> ProgramMemory:
+    """Return the memory of the program without our walks.
+
+    Args:
+        pauses: when walks in place ran.
+        most_nodes: the objects of the largest walk.
+        block_bytes: the mean size of a pymalloc block in the snapshots; None if not known.
+    """
+    cleaned = without_own_steps(timeline, pauses)
+    direct = private_memory(cleaned)
+    disturbance = most_nodes * WALK_BYTES if pauses else 0
+    grown = direct[-1][1] - direct[0][1] if direct else 0.0
+    if disturbance <= max(NEGLIGIBLE_BYTES, NEGLIGIBLE_SHARE * grown) or block_bytes is None:
+        return ProgramMemory(direct, False)
+    points = [(sample["t_ns"] / 1e9, float(sample["malloc_used_bytes"] + sample["py_blocks"] * block_bytes
+                                           + sample.get("malloc_free_bytes", 0) + sample.get("shmem_bytes", 0)))
+              for sample in cleaned if "malloc_used_bytes" in sample and "py_blocks" in sample]
+    return ProgramMemory(points, True) if len(points) >= LEAST_POINTS else ProgramMemory(direct, False)
+
+
+def without_own_steps(timeline: Sequence[Sample], pauses: Sequence[Window]) -> list[Sample]:
+    """Return the timeline without what our own walks left behind in the process.
+
+    A walk in place needs memory, and allocators keep part of it afterwards: a step that no line of the program made. So in
+    every column that a walk can move only the growth between the pauses counts, and across them the program's own pace goes on.
+    """
+    cleaned = [dict(sample) for sample in timeline]
+    for name in _MOVED_BY_WALKS:
+        points = column(timeline, name)
+        steps = _own_steps(points, pauses)
+        for sample in cleaned:
+            if sample.get(name) is not None:
+                sample[name] -= sum(step for end_s, step in steps if sample["t_ns"] / 1e9 >= end_s)
+    return cleaned
+
+
+def _own_steps(points: Points, pauses: Sequence[Window]) -> list[tuple[float, float]]:
+    """(end of the pause, change across it beyond the pace of the program) for each pause."""
+    between = [(later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in zip(points, points[1:])
+               if later[0] > earlier[0] and not any(pause.start_s < later[0] and pause.end_s > earlier[0] for pause in pauses)]
+    pace = max(0.0, sum(between) / len(between)) if between else 0.0
+    steps = []
+    for pause in pauses:
+        before = [point for point in points if point[0] <= pause.start_s + 1e-3]
+        after = [point for point in points if point[0] >= pause.end_s]
+        if before and after:
+            steps.append((after[0][0], after[0][1] - before[-1][1] - pace * (after[0][0] - before[-1][0])))
+    return steps
+
+
+def late_share(timeline: Sequence[Sample], name: str, window: Window, late: float) -> tuple[float, float] | None:
+    """Return the growth of a column over a window, and which share of it fell into its last part `late` (0 to 1).
+
+    None where the column was not measured or did not grow.
+    """
+    points = [point for point in column(timeline, name) if window.start_s <= point[0] <= window.end_s]
+    border = window.end_s - late * window.length_s
+    before = [point for point in points if point[0] <= border]
+    if len(points) < LEAST_POINTS or not before:
+        return None
+    # the last three of a stretch: one sample alone may be a request under way
+    levels = [sorted(value for _, value in part)[len(part) // 2] for part in (points[:3], before[-3:], points[-3:])]
+    whole = levels[2] - levels[0]
+    return (whole, (levels[2] - levels[1]) / whole) if whole > 0 else None

@@ -1,0 +1,44 @@
+"""What our own walks do to the measured memory is kept out of the account."""
+
+from __future__ import annotations
+
+from leakscope.analyse import footprint, layers
+from leakscope.analyse.layers import Window
+from tests.detectors.cases import MIB, timeline
+
+
+def test_what_our_own_walk_left_behind_is_taken_off():
+    samples = timeline(40, anon_bytes=lambda t: 50 * MIB + t * MIB + (8 * MIB if t > 12 else 0), shmem_bytes=0)
+    samples = [sample for sample in samples if not 10e9 < sample["t_ns"] < 13e9]
+    cleaned = footprint.without_own_steps(samples, [Window(10.0, 13.0)])
+    trend = layers.memory_trend(layers.private_memory(cleaned), Window(0.0, 40.0))
+    assert trend is not None
+    assert abs(trend.growth_bytes / MIB - 35) < 2
+    assert samples[-1]["anon_bytes"] - cleaned[-1]["anon_bytes"] == 8 * MIB
+
+
+def test_small_walks_leave_the_kernel_as_the_meter():
+    samples = timeline(40, anon_bytes=lambda t: 50 * MIB + t * MIB, shmem_bytes=0)
+    assert not footprint.program_memory(samples, [Window(10.0, 10.1)], 15_000, 64.0).is_estimated
+
+
+def test_large_walks_are_replaced_by_the_meters_of_the_allocators():
+    # the process never gets larger: it grows into what a walk of a million objects left behind
+    samples = timeline(40, anon_bytes=300 * MIB, shmem_bytes=0, malloc_used_bytes=lambda t: 20 * MIB + t * MIB / 2,
+                       malloc_free_bytes=0, py_blocks=lambda t: 1_000_000 + t * 8192)
+    memory = footprint.program_memory(samples, [Window(5.0, 8.0)], 1_000_000, 64.0)
+    assert memory.is_estimated
+    trend = layers.memory_trend(memory.points, Window(0.0, 40.0))
+    assert trend is not None
+    assert abs(trend.slope.value / MIB - 1.0) < 0.05
+
+
+def test_the_share_of_growth_in_the_last_part_of_a_run():
+    window = Window(0.0, 60.0)
+    steady = footprint.late_share(timeline(60, py_blocks=lambda t: 1000 + 100 * t), "py_blocks", window, 0.35)
+    ended = footprint.late_share(timeline(60, py_blocks=lambda t: 1000 + 100 * min(t, 30)), "py_blocks", window, 0.35)
+    assert steady is not None
+    assert abs(steady[1] - 0.35) < 0.05
+    assert ended is not None
+    assert ended[1] == 0
+    assert footprint.late_share(timeline(60, py_blocks=1000), "py_blocks", window, 0.35) is None
