@@ -5,6 +5,7 @@ import sys
 
 from . import format as fmt
 from . import jsontext
+from .command import masked
 from .thread import SYSTEM_NAME, read_small
 
 
@@ -53,36 +54,6 @@ def start_ticks():
         return int(read_small("/proc/self/stat").rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def masked(command):
-    """Return a command without its values: program, script or module, names of options; the rest by type and length.
-
-    `python -m app --token=abc --port 80` becomes `python -m app --token=str:3 --port int:2`.
-    """
-    shown = []
-    is_named = False  # the script or module has been seen
-    keep_next = True  # the interpreter itself
-    for word in command:
-        if keep_next:
-            shown.append(word)
-            is_named = is_named or shown[-2:-1] == ["-m"]
-            keep_next = False
-        elif word.startswith("-"):
-            name, equals, value = word.partition("=")
-            shown.append(name + (equals + _masked(value) if equals else ""))
-            keep_next = word in ("-m", "-X", "-W") and not is_named
-            is_named = is_named or word == "-c"
-        elif not is_named:
-            shown.append(word)
-            is_named = True
-        else:
-            shown.append(_masked(word))
-    return shown
-
-
-def _masked(value):
-    return f"{'int' if value.isdigit() else 'str'}:{len(value)}"
 
 
 def _command():

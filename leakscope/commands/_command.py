@@ -1,4 +1,4 @@
-"""The command that a person typed: where it is, what will run it, and how it may be shown."""
+"""The command that a person typed: where it is, and what will run it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ from pathlib import Path
 
 from leakscope.errors import UsageError
 
-MASK = "***"
-
 _PYTHON = re.compile(r"(python|pypy)\d*(\.\d+)?t?")
-_SERVERS = {"uvicorn", "gunicorn", "hypercorn"}
-_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_OPTION = re.compile(r"--?[A-Za-z][A-Za-z0-9_-]{0,39}")
-_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]*[mc]?")
 
 
 @dataclass(frozen=True)
@@ -106,52 +100,3 @@ def _has_no_interpreter(path: str) -> bool:
 def is_python(name: str) -> bool:
     """True if a file of this name is a Python interpreter."""
     return _PYTHON.fullmatch(os.path.basename(name)) is not None
-
-
-def masked(argv: list[str]) -> list[str]:
-    """Return the command with everything hidden that may be a value: names of programs, modules, scripts and options stay."""
-    shown = [os.path.basename(argv[0])] if argv else []
-    program, script_seen, interpreter_options = shown[0] if argv else "", False, bool(argv) and is_python(argv[0])
-    module_next = False
-    for word in argv[1:]:
-        if module_next:
-            module_next, script_seen, interpreter_options = False, True, False
-            shown.append(word if _DOTTED.fullmatch(word) else MASK)
-            program = word
-        elif interpreter_options and _PYTHON_FLAGS.fullmatch(word):
-            shown.append(word)
-            module_next, interpreter_options = word.endswith("m"), not word.endswith(("m", "c"))
-            script_seen = word.endswith("c")
-        elif word.startswith("-"):
-            shown.append(_masked_option(word))
-        elif is_python(word) or os.path.basename(word) in _SERVERS:  # env A=1 python x.py, poetry run gunicorn ...
-            program, script_seen, interpreter_options = os.path.basename(word), False, is_python(word)
-            shown.append(program)
-        elif program in _SERVERS and _is_app(word):
-            shown.append(word)
-        elif not script_seen and os.path.isfile(word):
-            script_seen, interpreter_options = True, False
-            shown.append(_relative(word))
-        else:
-            shown.append(MASK)
-    return shown
-
-
-def _masked_option(word: str) -> str:
-    if word[1:2].isalpha() and len(word) > 2:
-        return f"{word[:2]}{MASK}"  # -p8080: the value hangs on to the letter
-    name, equals, _value = word.partition("=")
-    if not _OPTION.fullmatch(name):
-        return MASK
-    return f"{name}={MASK}" if equals else name
-
-
-def _is_app(word: str) -> bool:
-    module, colon, attribute = word.partition(":")
-    return bool(colon) and bool(_DOTTED.fullmatch(module)) and attribute.removesuffix("()").isidentifier()
-
-
-def _relative(path: str) -> str:
-    """Return a path below the working directory as it is seen from there, any other by its name alone."""
-    relative = os.path.relpath(path)
-    return os.path.basename(path) if relative.startswith("..") else relative

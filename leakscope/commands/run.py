@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from leakscope import session as sessions
-from leakscope.commands._command import find, masked
+from leakscope.commands._command import find
 from leakscope.commands._options import DURATION, FORMATS, SIZE, choose_sites, only_structure
 from leakscope.commands._say import say
 from leakscope.commands._status import StatusLine, wants_status
@@ -91,7 +91,7 @@ def command(context: click.Context, /, command_line: tuple[str, ...], **given: A
     options = _agent_options(given)
     out = _choose_out(given["output"])
     wish = Wish(out, given["formats"], given["fail_on"], given["duration"], given["label"], given["opens"], given["quiet"])
-    session = sessions.create(out / "session", masked(list(command_line)), options, wish.label)
+    session = sessions.create(out / "session", environment.masked(command_line), options, wish.label)
     reporting = _Reporting(session, wish)
     try:
         boot = environment.stage(session, session.info["options"])

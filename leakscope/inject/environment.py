@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import leakscope
+from leakscope.agent import command
 from leakscope.errors import LeakScopeError
 from leakscope.session import Session
 
@@ -59,3 +60,8 @@ def bring_in(boot: Path, environment: Mapping[str, str]) -> dict[str, str]:
     before = environment.get("PYTHONPATH")
     rest = [] if before is None else [before or str(boot)]
     return {**environment, "PYTHONPATH": os.pathsep.join([str(boot), *rest])}
+
+
+def masked(argv: Sequence[str]) -> list[str]:
+    """Return a command as it may be written down, by the rules that the agent keeps to in the target."""
+    return list(command.masked(argv))

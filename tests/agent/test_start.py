@@ -119,9 +119,10 @@ def test_a_kill_leaves_whole_rows(python: str, tmp_path: Path) -> None:  # noqa:
 def test_arguments_are_masked_and_a_secret_is_nowhere_in_the_session(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     program = str(stage.write("program.py", "import time; time.sleep(0.3)"))
-    stage.run(sys.executable, program, "--token=hunter2secret", "--key", "hunter2secret", "8080", SECRET="hunter2secret")
+    stage.run(sys.executable, program, "--token=hunter2secret", "--key", "hunter2secret", "-phunter2secret", "8080",
+              SECRET="hunter2secret")
     (process,) = stage.processes
-    assert process.json("process.json")["argv"][1:] == [program, "--token=str:13", "--key", "str:13", "int:4"]
+    assert process.json("process.json")["argv"][1:] == ["program.py", "--token=***", "--key", "***", "-p***", "***"]
     found = subprocess.run(["grep", "-r", "hunter2secret", str(stage.session)], capture_output=True)
     assert found.returncode == 1
 
