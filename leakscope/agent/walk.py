@@ -369,7 +369,8 @@ class Walk:
             written[name] = columns.column(name, [root[place] for root in self.root_rows])
         written["refcount"] = nodes.refcounts()
         tables = {"strings": list(self.names.strings), "types": nodes.types, "sites": list(sites) or [None],
-                  "bounds": nodes.bounds(), "caches": nodes.caches}
+                  "bounds": nodes.bounds(), "caches": nodes.caches,
+                  "line_growth": getattr(tracer, "line_growth", [])}
         return written, tables
 
     def done(self):
