@@ -56,15 +56,14 @@ def traceback_reader():
     return read
 
 
-def reference_tracer_is_taken():
-    """Return whether CPython 3.13's one place for a reference tracer is held; tracemalloc would overwrite it."""
+def reference_tracer():
+    """Return the address of what holds CPython 3.13's one place for a reference tracer, or None; starting tracemalloc
+    overwrites it, and stopping leaves it there."""
     if sys.version_info < (3, 13) or not _ctypes:
-        return False
+        return None
     pointer = _value_type("P")
     function = _function("PyRefTracer_GetTracer", pointer, _ctypes.FUNCFLAG_PYTHONAPI)
-    if function is None:
-        return False
-    return function(_ctypes.byref(pointer())) is not None
+    return None if function is None else function(_ctypes.byref(pointer()))
 
 
 def soon_caller(statement):

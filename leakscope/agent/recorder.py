@@ -93,7 +93,7 @@ class Recorder:
     def begin(self):
         """Start the thread, the collector's clock and, where wanted, allocation tracing."""
         self.timeline.begin()
-        self.windows.open(0)
+        self.windows.open()
         self.resume()
 
     def resume(self):
@@ -233,18 +233,19 @@ class Recorder:
 
         self._index += 1
         t_ns = time.monotonic_ns() - self.started_ns
-        tracer = self.windows.tracer()
         try:
+            tracer = self.windows.tracer()
             row = row or self.timeline.row(is_whole=True)
             folder = self.files.snapshot_path(self._index)
-            done = walk.take(folder, self._index, kind, t_ns, own=self.own(), sample=row, tracer=tracer)
+            own = self.own() + ([] if tracer is None else [tracer])
+            done = walk.take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer)
         finally:
             ended_ns = self._last_walk_ended_ns = self.elapsed_ns()
             self.ladder.postponed(begun_ns, ended_ns)
+            self.windows.snapshot_taken(ended_ns)
         self.last_done = done or {}
         for index in self._account(kind, begun_ns, ended_ns):
             self.files.remove_snapshot(index)
-        self.windows.snapshot_taken(ended_ns)
         return done
 
     def _account(self, kind, begun_ns, ended_ns):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,13 +93,14 @@ class Tracing:
     """A tracemalloc that only remembers what it was told."""
 
     def __init__(self) -> None:
-        self.frames, self.overhead = 0, 0
+        self.frames, self.overhead, self.starts = 0, 0, 0
 
     def is_tracing(self) -> bool:
         return self.frames > 0
 
     def start(self, frames: int) -> None:
         self.frames = frames
+        self.starts += 1
 
     def stop(self) -> None:
         self.frames = 0
@@ -104,11 +108,49 @@ class Tracing:
     def get_tracemalloc_memory(self) -> int:
         return self.overhead
 
+    def _get_object_traceback(self, thing: object) -> object:
+        return (("shop.py", 1),) if self.frames else None
 
-def test_the_first_window_lasts_a_minute_and_later_ones_ten_seconds_before_a_snapshot() -> None:
+    def _get_traces(self) -> list[object]:
+        return []
+
+
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose program has not loaded tracemalloc."""
+    monkeypatch.delitem(sys.modules, "tracemalloc", raising=False)
+
+
+@pytest.fixture
+def traced(unloaded: None) -> Iterator[sites.Windows]:
+    """Windows over the real tracemalloc, the first one open."""
+    windows = sites.Windows(1, None, lambda note: None)
+    windows.open()
+    yield windows
+    windows.close()
+
+
+def functions_of(windows: sites.Windows, things: list[object], now_ns: int = SECOND) -> list[str | None]:
+    """Take the sites of some objects as a snapshot would, and return the function of each."""
+    tracer = windows.tracer()
+    assert tracer is not None
+    rows, table = tracer([*things, *(value for value in globals().values() if callable(value))])
+    windows.snapshot_taken(now_ns)
+    return [table[row]["frames"][0][2] if row else None for row in rows[:len(things)]]
+
+
+def make_order() -> list[object]:
+    return [object(), bytearray(700), "".join(["x"] * 900)]
+
+
+def make_other() -> list[object]:
+    return [bytes(701), "".join(["y"] * 901)]
+
+
+def test_the_first_window_is_opened_again_for_a_minute_and_later_ones_ten_seconds_before_a_snapshot(unloaded: None) -> None:
     tracing, notes = Tracing(), list[str]()
     windows = sites.Windows(1, None, notes.append, tracing)
-    windows.open(0)
+    windows.open()
     windows.snapshot_taken(5 * SECOND)
     assert windows.is_open
     windows.snapshot_taken(65 * SECOND)
@@ -121,24 +163,113 @@ def test_the_first_window_lasts_a_minute_and_later_ones_ten_seconds_before_a_sna
     assert not windows.is_open and notes == []
 
 
+def test_nothing_is_traced_while_the_walk_runs(unloaded: None) -> None:
+    tracing = Tracing()
+    windows = sites.Windows(1, None, lambda note: None, tracing)
+    windows.open()
+    assert windows.tracer() is not None
+    assert not windows.is_open
+    windows.tick(2 * SECOND, next_snapshot_ns=3 * SECOND)
+    assert not windows.is_open and tracing.starts == 1
+    windows.snapshot_taken(3 * SECOND)
+    assert windows.is_open and tracing.starts == 2
+
+
+def test_sites_known_from_earlier_windows_are_carried_over(traced: sites.Windows) -> None:
+    first = make_order()
+    assert functions_of(traced, first) == ["make_order"] * 3
+    second = make_other()
+    assert functions_of(traced, first + second) == ["make_order"] * 3 + ["make_other"] * 2
+    assert functions_of(traced, first + second, 70 * SECOND) == ["make_order"] * 3 + ["make_other"] * 2
+    assert not traced.is_open
+    assert functions_of(traced, first + second, 80 * SECOND) == ["make_order"] * 3 + ["make_other"] * 2
+
+
+def test_what_is_born_while_nobody_traces_has_no_site(traced: sites.Windows) -> None:
+    first = make_order()
+    tracer = traced.tracer()
+    assert tracer is not None
+    second = make_other()
+    tracer(first)
+    traced.snapshot_taken(SECOND)
+    assert functions_of(traced, first + second) == ["make_order"] * 3 + [None] * 2
+
+
+def test_another_object_at_a_known_address_is_told_by_its_type_or_its_size() -> None:
+    known = sites.Known()
+    known.add("a" * 10, 3)
+    assert known.row("b" * 10, 0) == 3  # the same type and size at the same place: taken for the one that was there
+    assert known.row("a" * 11, 0) == 0
+    assert known.row(b"a" * 10, 0) == 0
+
+
+def test_known_sites_hold_no_object_alive(traced: sites.Windows) -> None:
+    class Order:
+        pass
+
+    order = Order()
+    functions_of(traced, [order])
+    gone = weakref.ref(order)
+    del order
+    assert gone() is None
+
+
+def test_objects_below_frozen_modules_are_read(traced: sites.Windows, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"tensor": bytes(900)}
+    monkeypatch.setattr(sys.modules[__name__], "ROWS", rows, raising=False)
+    gc.freeze()
+    try:
+        assert functions_of(traced, [rows["tensor"]]) == ["test_objects_below_frozen_modules_are_read"]
+    finally:
+        gc.unfreeze()
+
+
+def test_the_collector_has_its_thresholds_back_after_the_tracebacks_were_read(traced: sites.Windows) -> None:
+    before = gc.get_threshold()
+    seen = []
+    sites.read_objects(lambda thing: seen.append(gc.get_threshold()[0]))
+    assert set(seen) == {0} and gc.get_threshold() == before
+
+
+def test_a_target_that_has_loaded_tracemalloc_is_not_stopped_for_a_walk(traced: sites.Windows) -> None:
+    import tracemalloc
+
+    assert traced.tracer() is not None
+    assert tracemalloc.is_tracing()
+    traced.snapshot_taken(70 * SECOND)
+    assert tracemalloc.is_tracing()
+
+
 def test_a_window_that_holds_too_much_is_closed_with_a_note() -> None:
     tracing, notes = Tracing(), list[str]()
     windows = sites.Windows(1, 400 << 20, notes.append, tracing)
-    windows.open(0)
+    windows.open()
     tracing.overhead = 101 << 20
     windows.tick(3 * SECOND, 100 * SECOND)
     assert not windows.is_open
     assert notes == ["Allocation tracing was stopped 3 s after the start, because it held more than 100 MiB."]
 
 
-def test_tracing_of_the_target_is_used_and_left_on() -> None:
+def test_tracing_of_the_target_is_used_and_left_on(unloaded: None) -> None:
     tracing = Tracing()
     tracing.start(5)
     windows = sites.Windows(1, None, lambda note: None, tracing)
-    windows.open(0)
+    windows.open()
+    assert windows.tracer() is not None
     windows.snapshot_taken(100 * SECOND)
     windows.close()
     assert tracing.frames == 5
+
+
+def test_a_target_that_stops_our_tracing_and_starts_its_own_keeps_it(traced: sites.Windows) -> None:
+    import _tracemalloc
+
+    _tracemalloc.stop()
+    _tracemalloc.start(1)
+    assert not traced.is_ours
+    traced.close()
+    assert _tracemalloc.is_tracing()
+    _tracemalloc.stop()
 
 
 @pytest.mark.parametrize("text, frames", [("off", 0), ("", 0), ("sampled", 0), ("tracemalloc", 1), ("tracemalloc:25", 25),
