@@ -20,7 +20,7 @@ PACKAGE = ROOT / "leakscope"
 # Which floor a part of leakscope lives on; imports go from a smaller number to a larger one.
 FLOORS = {
     "cli": 1, "pytest_plugin": 1, "__main__": 1,
-    "commands": 2,
+    "commands": 2, "no_leak": 2,
     "inject": 3, "detectors": 3, "render": 3,
     "case": 4, "report": 4, "baseline": 4, "verdict": 4,
     "analyse": 5,
@@ -32,7 +32,8 @@ FLOORS = {
 }  # fmt: skip
 WINGS = ("inject", "detectors", "render")
 # Who may look at the island, and at what of it.
-AGENT_READERS = {"inject": "agent", "pytest_plugin": "agent", "session": "agent.format", "heap": "agent.format"}
+AGENT_READERS = {"inject": "agent", "pytest_plugin": "agent", "no_leak": "agent", "session": "agent.format",
+                 "heap": "agent.format"}
 # Who may name files of a session: heap.load reads the columns of a snapshot, inject stages the boot folder.
 SESSION_FILE_NAMES = {name for name in vars(session_format) if name.endswith(("_FILE", "_FOLDER"))}
 SESSION_FILE_TEXTS = {value for name in SESSION_FILE_NAMES if "." in (value := getattr(session_format, name))}
