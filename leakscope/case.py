@@ -22,6 +22,8 @@ Sample = dict[str, Any]
 
 LEAST_PILE_BYTES = 96 * 1024  # what piles up less than this over a run is not shown; ours
 STALL_PART, STALL_SHARE = 0.35, 0.08  # a steady growth has 0.35 of itself in that part of the run; ours
+STEADY_LOW, STEADY_HIGH = 0.15, 0.65
+END_S = 0.25  # a snapshot that ended this close to the end of the run may show the program taking itself apart; ours
 STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of requests under way; ours
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
@@ -95,13 +97,25 @@ class Case:
     def compared(self) -> list[HeapGraph]:
         """The snapshots that can be compared: taken while the program ran, after its start-up if enough are left.
 
-        At the exit no function runs any more, so that snapshot counts only where there are too few others.
+        At the exit no function runs any more and registries have been emptied, so that snapshot counts only where there is no
+        pair of others; nor does one count during which the program came to its end, if enough others are left.
         """
         running = [graph for graph in self.graphs if graph.info.get("kind") != "exit"]
-        if len(running) < LEAST_SNAPSHOTS:
+        if len(running) < 2:
             running = list(self.graphs)
+        whole = [graph for graph in running if graph.t_s + graph.info.get("pause_ns", 0) / 1e9 < self.window.end_s - END_S]
+        running = whole if len(whole) >= LEAST_SNAPSHOTS else running
         settled = [graph for graph in running if graph.t_s >= account.import_end_s(self.timeline)]
         return settled if len(settled) >= LEAST_SNAPSHOTS else running
+
+    @cached_property
+    def can_compare(self) -> bool:
+        """True if growth can be told: from three snapshots, or from two where the process grew steadily to the end."""
+        if len(self.compared) != 2:
+            return len(self.compared) >= LEAST_SNAPSHOTS
+        since = account.Window(self.compared[0].t_s, self.window.end_s)
+        late = footprint.late_share(self.memory.points, since, STALL_PART)
+        return late is not None and late[0] >= STALL_BYTES and STEADY_LOW <= late[1] <= STEADY_HIGH
 
     @property
     def last(self) -> HeapGraph:
@@ -130,8 +144,8 @@ class Case:
 
     @cached_property
     def accumulations(self) -> list[growing.Accumulation]:
-        """Where objects pile up, most bytes first; empty with fewer than LEAST_SNAPSHOTS snapshots."""
-        if len(self.compared) < LEAST_SNAPSHOTS:
+        """Where objects pile up, most bytes first; empty where growth cannot be told."""
+        if not self.can_compare:
             return []
         return growing.accumulations(self.last, self.growth, LEAST_PILE_BYTES)
 
@@ -174,7 +188,7 @@ class Case:
         """
         name = "py_blocks" if node_growth >= STALL_OBJECTS else "malloc_used_bytes"
         since = account.Window(self.compared[0].t_s, self.window.end_s)
-        late = footprint.late_share(self.timeline, name, since, STALL_PART)
+        late = footprint.late_share(account.column(self.timeline, name), since, STALL_PART)
         least = node_growth / 4 if name == "py_blocks" else STALL_BYTES
         return late is not None and late[0] >= least and late[1] < STALL_SHARE
 

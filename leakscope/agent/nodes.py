@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from _bisect import bisect_right
 from _functools import _lru_cache_wrapper
 from _weakref import ReferenceType
 from itertools import compress, repeat
@@ -12,6 +13,9 @@ from .readers import CONTAINERS, GENERATORS, container_of, prefix_of
 
 _UNKNOWN, _LIVE, _ENDED = range(3)
 _IMMORTAL_FROM = 1 << 29
+# What caches call their limit: cachetools, SQLAlchemy, queues, logging's MemoryHandler and many programs.
+_LIMIT_NAMES = ("maxsize", "_maxsize", "max_size", "_max_size", "maxlen", "_maxlen", "capacity", "_capacity", "max_entries",
+                "_max_entries", "_Cache__maxsize")
 _LENGTHS = {container: container.__len__ for container in CONTAINERS}
 
 
@@ -79,8 +83,18 @@ class Nodes:
         return addresses
 
     def bounds(self):
-        """Return [address, limit, what] of the containers that declare a limit."""
-        return [list(bound) for bound in self.walk.bounds]
+        """Return [address, limit, what] of the containers that declare a limit, and of instances with a number called so."""
+        return [list(bound) for bound in self.walk.bounds] + list(self._limits())
+
+    def _limits(self):
+        walk = self.walk
+        wanted = {walk.names.attribute_label(name): name for name in _LIMIT_NAMES}
+        labels, objects, starts = walk.edge_label, walk.objects, walk.edge_start
+        for edge in compress(range(len(labels)), map(wanted.__contains__, labels)):
+            value = objects[walk.edge_target[edge]]
+            if type(value) is int and value > 0:
+                # The holder is the instance, or its __dict__ where that is an object.
+                yield [id(objects[bisect_right(starts, edge) - 1]), value, wanted[labels[edge]].rpartition("__")[2]]
 
     def refcounts(self):
         """Return the column `refcount`: the target's own references. Call it when readers and other lists are gone."""

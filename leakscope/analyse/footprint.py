@@ -81,17 +81,25 @@ def _own_steps(points: Points, pauses: Sequence[Window]) -> list[tuple[float, fl
     return steps
 
 
-def late_share(timeline: Sequence[Sample], name: str, window: Window, late: float) -> tuple[float, float] | None:
-    """Return the growth of a column over a window, and which share of it fell into its last part `late` (0 to 1).
+def late_share(points: Points, window: Window, late: float) -> tuple[float, float] | None:
+    """Return the growth of a series over a window, and which share of it fell into its last part `late` (0 to 1).
 
-    None where the column was not measured or did not grow.
+    None where there are too few points in the window, or the series did not grow.
     """
-    points = [point for point in column(timeline, name) if window.start_s <= point[0] <= window.end_s]
-    border = window.end_s - late * window.length_s
-    before = [point for point in points if point[0] <= border]
-    if len(points) < LEAST_POINTS or not before:
+    points = [point for point in points if window.start_s <= point[0] <= window.end_s]
+    if len(points) < LEAST_POINTS:
         return None
-    # the last three of a stretch: one sample alone may be a request under way
-    levels = [sorted(value for _, value in part)[len(part) // 2] for part in (points[:3], before[-3:], points[-3:])]
-    whole = levels[2] - levels[0]
-    return (whole, (levels[2] - levels[1]) / whole) if whole > 0 else None
+    # the middle of three: one sample alone may be a request under way
+    smooth = [(mid[0], sorted((before[1], mid[1], after[1]))[1]) for before, mid, after in zip(points, points[1:], points[2:])]
+    whole = smooth[-1][1] - smooth[0][1]
+    border = _between(smooth, window.end_s - late * window.length_s)
+    return (whole, (smooth[-1][1] - border) / whole) if whole > 0 else None
+
+
+def _between(points: Points, t_s: float) -> float:
+    """The value at a time, on straight lines between the points: no sample is taken during a walk."""
+    for earlier, later in zip(points, points[1:]):
+        if t_s <= later[0]:
+            part = max(0.0, (t_s - earlier[0]) / (later[0] - earlier[0]))
+            return earlier[1] + part * (later[1] - earlier[1])
+    return points[-1][1]

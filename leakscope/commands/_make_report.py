@@ -49,7 +49,9 @@ def build(session: sessions.Session) -> Report:
         timeline = process.timeline()
         graphs = list(_graphs(process, skipped)) if number < MOST_PROCESSES else []
         if timeline or graphs:
-            case = Case(graphs, timeline, process.info, _limit(session, timeline))
+            # the last sample of a normal end shows what is left when the program has taken itself apart
+            ended = process.status == "complete" and len(timeline) > 2
+            case = Case(graphs, timeline[:-1] if ended else timeline, process.info, _limit(session, timeline))
             examined.append(verdict.Examined(case, *_detected(case)))
     if not examined:
         return _empty_report(session, processes)

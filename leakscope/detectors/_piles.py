@@ -20,6 +20,7 @@ STEADY_RATIO = 0.5
 HIGH_SNAPSHOTS = 4
 HIGH_SHARE = 0.3  # of the growth of the process
 HIDDEN_LEAST_BYTES = 4 << 20  # native growth that is worth blaming on objects whose memory cannot be sized
+SOFT_BOUND = 2.0  # some caches tidy up late: SQLAlchemy's at 1.5 times its capacity
 FILLED_RATIO = 0.2  # a cache below this is far from its bound ...
 HUGE_BOUND_BYTES = 256 << 20  # ... and a bound that would hold this much is none; both ours
 
@@ -77,7 +78,7 @@ def dismissal(case: Case, pile: Pile) -> str:
         entries = counts[-1] / max(1, pile.accumulation.owner_count)
         filled = entries / limit if limit else 1.0
         unit = pile.accumulation.sizes_bytes[-1] / max(1, counts[-1])
-        if filled <= 1.05 and (filled >= FILLED_RATIO or unit * limit < HUGE_BOUND_BYTES):
+        if filled <= SOFT_BOUND and (filled >= FILLED_RATIO or unit * limit < HUGE_BOUND_BYTES):
             return f"bounded: {what} {count_text(limit)}, {min(filled, 1.0):.0%} filled"
     ratio = case.steady(counts)
     if ratio is not None and ratio < PLATEAU_RATIO:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from leakscope.analyse import evidence, naming, retention
 from leakscope.analyse.components import Cycle
 from leakscope.analyse.trend import grew_in_every_interval
-from leakscope.case import LEAST_SNAPSHOTS, Case
+from leakscope.case import Case
 from leakscope.model import Confidence, Dismissed, Finding, Path, Rule, Step
 from leakscope.units import bytes_text
 
@@ -34,7 +34,7 @@ TUNED_OLD_THRESHOLD = 50  # CPython's own is 10: so many middle collections befo
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield one finding for each shape of cycle that matters, if garbage really piles up."""
-    if len(case.compared) < LEAST_SNAPSHOTS:
+    if not case.can_compare:
         return
     sizes = case.garbage_bytes
     growth = sizes[-1] - sizes[0]

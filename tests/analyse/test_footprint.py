@@ -35,10 +35,11 @@ def test_large_walks_are_replaced_by_the_meters_of_the_allocators():
 
 def test_the_share_of_growth_in_the_last_part_of_a_run():
     window = Window(0.0, 60.0)
-    steady = footprint.late_share(timeline(60, py_blocks=lambda t: 1000 + 100 * t), "py_blocks", window, 0.35)
-    ended = footprint.late_share(timeline(60, py_blocks=lambda t: 1000 + 100 * min(t, 30)), "py_blocks", window, 0.35)
+    seconds = [float(t) for t in range(61)]
+    steady = footprint.late_share([(t, 1000 + 100 * t) for t in seconds], window, 0.35)
+    ended = footprint.late_share([(t, 1000 + 100 * min(t, 30)) for t in seconds], window, 0.35)
     assert steady is not None
     assert abs(steady[1] - 0.35) < 0.05
     assert ended is not None
     assert ended[1] == 0
-    assert footprint.late_share(timeline(60, py_blocks=1000), "py_blocks", window, 0.35) is None
+    assert footprint.late_share([(t, 1000.0) for t in seconds], window, 0.35) is None

@@ -37,8 +37,21 @@ def test_growth_that_levels_off_is_dismissed():
     assert "levels off" in dismissed[0].why
 
 
-def test_two_snapshots_are_not_enough():
-    assert detected(case(CACHE, n=[100, 900])) == ([], [])
+def test_two_snapshots_are_not_enough_where_the_process_does_not_grow():
+    assert detected(case(CACHE, growth_bytes_s=0, n=[100, 900])) == ([], [])
+
+
+def test_two_snapshots_are_enough_where_the_process_grew_steadily_to_its_end():
+    examined = case(CACHE, growth_bytes_s=500_000, n=[100, 900])
+    findings, _ = detected(examined)
+    assert [(each.owner, each.confidence) for each in findings] == [("app.cache", Confidence.MEDIUM)]
+    assert "only 2 snapshots" in findings[0].doubts
+
+
+def test_a_snapshot_during_which_the_program_ended_does_not_count():
+    examined = case(CACHE, n=[100, 200, 300, 400, 1])
+    examined.graphs[-1].info["pause_ns"] = int(0.9e9)
+    assert [each.owner for each in detected(examined)[0]] == ["app.cache"]
 
 
 def test_the_owner_of_an_attribute_of_an_instance_is_its_class():
