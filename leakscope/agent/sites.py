@@ -15,6 +15,7 @@ import sys
 from array import array
 
 from . import native
+from .names import file_name
 
 _SECOND = 1_000_000_000
 _FIRST_WINDOW_NS = 60 * _SECOND
@@ -110,9 +111,9 @@ class Windows:
             self.open()
 
     def tracer(self):
-        """Read the tracebacks and end the window; return the function from objects to sites for the walk that follows.
+        """Return the Tracer of one snapshot, or None when nothing is traced and no object has a site from before.
 
-        None when nothing is traced and no object has a site from before. `snapshot_taken` must follow.
+        `snapshot_taken` must follow: until then no window opens.
         """
         if not self._frames or not (self.is_open or len(self.known)):
             return None
@@ -206,16 +207,23 @@ def _mark_of(thing):
 class Tracer:
     """Called with the objects of a snapshot, gives `(site_id, sites)` as format.py describes them.
 
+    `begin` is called before the walk: it reads the tracebacks and ends the window.
     `line_growth` is filled by the call: [[file, line, function, bytes, count], ...], largest first.
     """
 
     def __init__(self, windows):
         self._windows = windows
-        self._fresh, self._blocks = windows.read()
-        self._grown = windows.grown_lines(self._blocks) if self._blocks else []
+        self._fresh, self._blocks, self._grown = None, {}, []
         self.line_growth = []
 
+    def begin(self):
+        """Read what is traced and stop tracing."""
+        self._fresh, self._blocks = self._windows.read()
+        self._grown = self._windows.grown_lines(self._blocks) if self._blocks else []
+
     def __call__(self, objects):
+        if self._fresh is None:
+            self.begin()
         known = Known()
         site_ids = self._site_ids(objects, known)
         files = {file for frames in known.frames[1:] for file, _ in frames} | {line[0] for line, _, _ in self._grown}
@@ -373,19 +381,16 @@ def last_line(code):
 
 
 def shown_path(file):
-    """Return a file name from site-packages, the standard library or the cwd on: the rest says whose machine it is."""
+    """Return a source file from site-packages or the standard library on, any other by the rules of names.file_name.
+
+    Whose machine it is does not show, nor what a program put into the file name of code that it made itself.
+    """
+    shown = file_name(file)
+    if not shown.endswith(".py"):
+        return shown
     for marker in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"):
         at = file.rfind(marker)
         if at >= 0:
             return file[at + len(marker):]
-    for folder in (os.path.dirname(os.__file__), _working_folder()):
-        if folder and file.startswith(folder + os.sep):
-            return file[len(folder) + 1:]
-    return file
-
-
-def _working_folder():
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
+    library = os.path.dirname(os.__file__) + os.sep
+    return file[len(library):] if file.startswith(library) else shown

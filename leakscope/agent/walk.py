@@ -34,9 +34,9 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
     """Write one snapshot of this process into `folder` (made here) and return what was written to done.json.
 
     `own`: objects of the agent to leave out, with what only they hold; `tracer`: None, or a function of the list of
-    objects that returns (site_id of each, rows of "sites"); `notes`: sentences to carry into done.json. Raises OSError
-    (disk full, not writable) after removing what was written; a failure with one object is counted in the notes
-    instead.
+    objects that returns (site_id of each, rows of "sites"), with a `begin` that is called before the walk if there is
+    one; `notes`: sentences to carry into done.json. Raises OSError (disk full, not writable) after removing what was
+    written; a failure with one object is counted in the notes instead.
     """
     started = time.monotonic_ns()
     thresholds = gc.get_threshold()
@@ -45,6 +45,9 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
     gc.set_threshold(0, *thresholds[1:])
     walk = None
     try:
+        begin = getattr(tracer, "begin", None)
+        if begin is not None:
+            begin()
         walk = Walk(own, folder)
         for note in notes:
             walk.note(note)

@@ -130,10 +130,17 @@ def traced(unloaded: None) -> Iterator[sites.Windows]:
     windows.close()
 
 
-def functions_of(windows: sites.Windows, things: list[object], now_ns: int = SECOND) -> list[str | None]:
-    """Take the sites of some objects as a snapshot would, and return the function of each."""
+def begin(windows: sites.Windows) -> sites.Tracer:
+    """Return the tracer of a walk that begins now."""
     tracer = windows.tracer()
     assert tracer is not None
+    tracer.begin()
+    return tracer
+
+
+def functions_of(windows: sites.Windows, things: list[object], now_ns: int = SECOND) -> list[str | None]:
+    """Take the sites of some objects as a snapshot would, and return the function of each."""
+    tracer = begin(windows)
     rows, table = tracer([*things, *(value for value in globals().values() if callable(value))])
     windows.snapshot_taken(now_ns)
     return [table[row]["frames"][0][2] if row else None for row in rows[:len(things)]]
@@ -167,7 +174,7 @@ def test_nothing_is_traced_while_the_walk_runs(unloaded: None) -> None:
     tracing = Tracing()
     windows = sites.Windows(1, None, lambda note: None, tracing)
     windows.open()
-    assert windows.tracer() is not None
+    begin(windows)
     assert not windows.is_open
     windows.tick(2 * SECOND, next_snapshot_ns=3 * SECOND)
     assert not windows.is_open and tracing.starts == 1
@@ -187,8 +194,7 @@ def test_sites_known_from_earlier_windows_are_carried_over(traced: sites.Windows
 
 def test_what_is_born_while_nobody_traces_has_no_site(traced: sites.Windows) -> None:
     first = make_order()
-    tracer = traced.tracer()
-    assert tracer is not None
+    tracer = begin(traced)
     second = make_other()
     tracer(first)
     traced.snapshot_taken(SECOND)
@@ -234,7 +240,7 @@ def test_the_collector_has_its_thresholds_back_after_the_tracebacks_were_read(tr
 def test_a_target_that_has_loaded_tracemalloc_is_not_stopped_for_a_walk(traced: sites.Windows) -> None:
     import tracemalloc
 
-    assert traced.tracer() is not None
+    begin(traced)
     assert tracemalloc.is_tracing()
     traced.snapshot_taken(70 * SECOND)
     assert tracemalloc.is_tracing()
@@ -255,7 +261,7 @@ def test_tracing_of_the_target_is_used_and_left_on(unloaded: None) -> None:
     tracing.start(5)
     windows = sites.Windows(1, None, lambda note: None, tracing)
     windows.open()
-    assert windows.tracer() is not None
+    begin(windows)
     windows.snapshot_taken(100 * SECOND)
     windows.close()
     assert tracing.frames == 5
@@ -283,3 +289,9 @@ def test_paths_are_shown_without_whose_machine_it_is() -> None:
     assert sites.shown_path(os.path.join(os.getcwd(), "shop", "serve.py")) == os.path.join("shop", "serve.py")
     assert sites.shown_path(os.path.join(os.path.dirname(os.__file__), "json", "decoder.py")) == "json/decoder.py"
     assert sites.shown_path("<frozen importlib._bootstrap>") == "<frozen importlib._bootstrap>"
+    assert sites.shown_path("/home/anna/shop/serve.py") == "shop/serve.py"
+
+
+@pytest.mark.parametrize("file", ["<template of anna>", "/srv/key=abc.py", "/srv/abc", f"{os.getcwd()}/abc.txt"])
+def test_a_file_name_that_the_program_made_up_is_not_shown(file):
+    assert sites.shown_path(file) in ("?", "<generated>")
