@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,12 @@ class Seen:
     executable: str
     user_id: int
     has_boot: bool | None  # is the boot folder on its PYTHONPATH? None: not readable
+
+    @property
+    def name(self) -> str:
+        """What the process is called; a title that the program gave itself is no name, it may hold anything."""
+        title = self.argv[0] if self.argv else ""
+        return os.path.basename(title if shutil.which(title) else self.executable) or "a process"
 
     @property
     def is_python(self) -> bool:
@@ -62,9 +69,8 @@ def as_started(pid: int, command: Command) -> Seen:
 
 def gap(process: Seen) -> Gap:
     """Return why this process has no agent, and what to do, as a gap of the report."""
-    name = os.path.basename(process.argv[0] if process.argv else process.executable) or "a process"
-    why, command = (_why_python if process.is_python else _why_other)(process, name)
-    return Gap(CLAIM, f"No agent reported in from process {process.pid} ({name}): {why}.", command)
+    why, command = (_why_python if process.is_python else _why_other)(process, process.name)
+    return Gap(CLAIM, f"No agent reported in from process {process.pid} ({process.name}): {why}.", command)
 
 
 def _why_python(process: Seen, name: str) -> tuple[str, str]:
