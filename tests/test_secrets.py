@@ -211,20 +211,19 @@ def disguises(secret: str) -> Iterator[bytes]:
 
 
 NEEDLES = {needle: place for place, pair in SECRETS.items() for secret in pair for needle in disguises(secret)}
-BEGINNINGS = np.unique(np.array([np.frombuffer(needle[:8], "<u8")[0] for needle in NEEDLES]))
-IS_BEGINNING = np.zeros(1 << 16, bool)
-IS_BEGINNING[BEGINNINGS & 0xFFFF] = True
+BEGINNINGS = {int.from_bytes(needle[:8], "little") for needle in NEEDLES}
+MAY_BEGIN = np.zeros(1 << 16, bool)
+MAY_BEGIN[[beginning & 0xFFFF for beginning in BEGINNINGS]] = True
 
 
 def betrayed(data: bytes) -> set[str]:
     """The places whose secrets are in the data."""
-    for shift in range(8):  # thousands of needles in tens of megabytes: compared eight bytes at a time
-        words = np.frombuffer(data, "<u8", max(0, len(data) - shift) // 8, shift) if len(data) > shift else np.empty(0, "<u8")
-        words = words[IS_BEGINNING[words & 0xFFFF]]
-        nearest = np.searchsorted(BEGINNINGS, words).clip(max=len(BEGINNINGS) - 1)
-        if (BEGINNINGS[nearest] == words).any():
-            return {place for needle, place in NEEDLES.items() if needle in data}
-    return set()
+    found = set()  # thousands of needles in tens of megabytes: compared eight bytes at a time, then those that begin so
+    for shift in range(min(8, len(data))):
+        words = np.frombuffer(data, "<u8", (len(data) - shift) // 8, shift)
+        found |= BEGINNINGS.intersection(words[MAY_BEGIN[words & 0xFFFF]].tolist())
+    begun = {beginning.to_bytes(8, "little") for beginning in found}
+    return {place for needle, place in NEEDLES.items() if needle[:8] in begun and needle in data}
 
 
 @dataclass
