@@ -9,7 +9,8 @@ import os
 from . import classes, threads
 
 _STATE_BYTES = 1 << 19  # more than the state of any interpreter from 3.10 to 3.13
-_MOST_CALLBACKS = 10_000
+_MOST_CALLBACKS = 100_000
+_MOST_NEW = 256  # callbacks that other threads register between the count and the reading of the table
 _WORD = 8
 
 
@@ -118,14 +119,18 @@ def _shared_keys(memory, cls, offset):
     return list(entries[::2])
 
 
+_place = []  # where in the state of the interpreter the table was found: the same for the life of the process
+
+
 def _search(memory, start, count, known):
     state = _read(memory, start, _STATE_BYTES)
-    for place in range(len(state) - 1):
+    for place in _place or range(len(state) - 1):
         # struct atexit_state: {callbacks, number of callbacks (int), room for callbacks (int)}
-        table, numbers = state[place], state[place + 1]
-        if numbers & 0xFFFFFFFF == count and count <= numbers >> 32 < _MOST_CALLBACKS and _is_address(table):
-            found = _callbacks(memory, table, count, known)
+        table, used, room = state[place], state[place + 1] & 0xFFFFFFFF, state[place + 1] >> 32
+        if count <= used <= count + _MOST_NEW and used <= room < 2 * _MOST_CALLBACKS and _is_address(table):
+            found = _callbacks(memory, table, used, known)
             if found is not None:
+                _place[:] = [place]
                 return found
     return None
 
@@ -134,10 +139,10 @@ def _callbacks(memory, table, count, known):
     found = []
     for entry in _read(memory, table, count * _WORD):
         words = _read(memory, entry, 3 * _WORD) if entry else ()
-        if len(words) != 3 or words[0] not in known:
-            return None
-        found.append(tuple(known.get(word) for word in words))
-    return found if len(found) == count else None
+        # A slot is empty after atexit.unregister, and a callback registered since the walk began is not known.
+        if len(words) == 3 and words[0] in known:
+            found.append(tuple(known.get(word) for word in words))
+    return found if 2 * len(found) > count else None
 
 
 def _is_address(word):
