@@ -137,12 +137,12 @@ def _search(memory, start, count, known):
 
 def _callbacks(memory, table, count, known):
     found = []
-    for entry in _read(memory, table, count * _WORD):
-        words = _read(memory, entry, 3 * _WORD) if entry else ()
-        # A slot is empty after atexit.unregister, and a callback registered since the walk began is not known.
-        if len(words) == 3 and words[0] in known:
+    entries = [entry for entry in _read(memory, table, count * _WORD) if entry]  # 0 after atexit.unregister
+    for entry in entries:
+        words = _read(memory, entry, 3 * _WORD)
+        if len(words) == 3 and words[0] in known:  # else it was registered since the walk began
             found.append(tuple(known.get(word) for word in words))
-    return found if 2 * len(found) > count else None
+    return found if 2 * len(found) > len(entries) else None
 
 
 def _is_address(word):
