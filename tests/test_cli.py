@@ -83,7 +83,7 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 def test_a_reader_that_has_gone_away_is_no_error(tmp_path: Path) -> None:
     script = f"{sys.executable} -m leakscope explain 2>err | true; cat err"
     done = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
-                          capture_output=True, timeout=60)
+                          capture_output=True, timeout=120)
     assert (done.stdout, done.stderr) == ("", "")
 
 
@@ -91,5 +91,5 @@ def test_what_run_needs_before_the_target_starts_is_light() -> None:
     heavy = ("numpy", "jinja2", "rich", "graphviz", "leakscope.render", "leakscope.detectors", "asyncio")
     program = f"import sys, leakscope.cli, leakscope.commands.run; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
-                          capture_output=True, timeout=60)
+                          capture_output=True, timeout=120)
     assert done.stdout == "[]\n"

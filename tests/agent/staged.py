@@ -131,7 +131,7 @@ class Stage:
         if not observed:
             environment.pop("PYTHONPATH")
             environment.update(variables)
-        return subprocess.run(command, cwd=self.work, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=self.work, env=environment, capture_output=True, text=True, timeout=120)
 
     def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
         """Start a command with the agent."""
@@ -145,7 +145,7 @@ class Stage:
         return sorted(found, key=lambda process: process.json("process.json")["started_ns"])
 
 
-def until(condition: Callable[[], object], seconds: float = 30.0) -> Any:
+def until(condition: Callable[[], object], seconds: float = 120.0) -> Any:
     """Return the first true value of `condition`; fails after a deadline."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -234,7 +234,7 @@ def test_workers_of_a_server_are_followed_and_end(server: str, tmp_path: Path) -
         until(lambda: sum(process.role == role and len(process.rows) > 10 for process in stage.processes) >= count)
     finally:
         target.send_signal(signal.SIGTERM)
-        target.communicate(timeout=30)
+        target.communicate(timeout=120)
     ended = sum(process.role == role and process.has_exit for process in stage.processes)
     assert ended >= 2 or server == "uvicorn"  # its workers end by raising the signal again
     assert any(process.role == "main" and process.has_exit for process in stage.processes)

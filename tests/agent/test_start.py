@@ -91,7 +91,7 @@ def test_a_signal_that_the_target_waits_for_is_not_caught_by_our_thread(python: 
     assert target.stdout is not None and target.stdout.readline() == "ready\n"
     until(lambda: stage.processes and stage.processes[0].rows)
     target.send_signal(signal.SIGTERM)
-    out, error = target.communicate(timeout=30)
+    out, error = target.communicate(timeout=120)
     assert (out, error, target.returncode) == ("True\n", "", 0)
 
 
@@ -101,7 +101,7 @@ def test_control_c_reaches_a_target_that_sleeps(python: str, tmp_path: Path) -> 
     target = stage.start(python, "-c", code)
     assert target.stdout is not None and target.stdout.readline() == "ready\n"
     target.send_signal(signal.SIGINT)
-    out, error = target.communicate(timeout=30)
+    out, error = target.communicate(timeout=120)
     assert (out, error, target.returncode) == ("caught\n", "", 0)
 
 
@@ -110,7 +110,7 @@ def test_a_kill_leaves_whole_rows(python: str, tmp_path: Path) -> None:  # noqa:
     target = stage.start(python, "-c", "import time; time.sleep(60)")
     until(lambda: stage.processes and len(stage.processes[0].rows) >= 3 and stage.processes[0].snapshots)
     target.send_signal(signal.SIGKILL)
-    target.communicate(timeout=30)
+    target.communicate(timeout=120)
     (process,) = stage.processes
     assert process.role == "main" and not process.has_exit
     assert all(later["t_ns"] > earlier["t_ns"] for earlier, later in zip(process.rows, process.rows[1:], strict=False))

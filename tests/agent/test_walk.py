@@ -304,7 +304,7 @@ except OSError as error:
 
     shutil.copytree(AGENT, tmp_path / "_leakscope_agent", ignore=shutil.ignore_patterns("__pycache__", "boot"))
     result = subprocess.run([interpreter(version), "-B", str(snapshot), str(tmp_path), str(tmp_path / "out")],
-                            capture_output=True, text=True, timeout=60)
+                            capture_output=True, text=True, timeout=120)
     assert (result.stdout, result.stderr) == ("OSError False\n", "")
 
 

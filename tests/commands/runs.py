@@ -16,7 +16,7 @@ from leakscope import session as sessions
 ROOT = Path(leakscope.__file__).parent.parent
 LEAKSCOPE = [sys.executable, "-m", "leakscope"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 def run(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run leakscope to its end."""

@@ -57,7 +57,7 @@ def test_a_folder_that_pythonpath_cannot_hold_is_refused(tmp_path: Path) -> None
 def test_a_python_with_this_environment_reports_in_and_finds_its_own_sitecustomize(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('mine')\n")
     boot = staged(tmp_path)
-    done = subprocess.run([sys.executable, "-c", "print('program')"], capture_output=True, text=True, timeout=30,
+    done = subprocess.run([sys.executable, "-c", "print('program')"], capture_output=True, text=True, timeout=120,
                           env=environment.bring_in(boot, {**os.environ, "PYTHONPATH": str(tmp_path)}))
     assert (done.stdout, done.stderr) == ("mine\nprogram\n", "")
     (process,) = sessions.open(tmp_path).processes()
