@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -42,15 +43,26 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
 '''
 
 
-def interpreter(version: str) -> str:
-    """Return the path of CPython `version`, or skip the test."""
+@functools.cache
+def _found(version: str) -> str | None:
     if version == ".".join(map(str, sys.version_info[:2])):
         return sys.executable
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for path in (*sorted(root.glob(f"{version}.*/bin/python")), shutil.which(f"python{version}")):
         if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
             return str(path)
-    pytest.skip(f"CPython {version} is not installed here")
+    return None
+
+
+def interpreter(version: str) -> str:
+    """Return the path of CPython `version` ("oldest" and "newest": of those that are installed), or skip the test."""
+    if version in ("oldest", "newest"):
+        installed = [each for each in VERSIONS if _found(each)]
+        version = installed[0 if version == "oldest" else -1] if installed else version
+    path = _found(version)
+    if path is None:
+        pytest.skip(f"CPython {version} is not installed here")
+    return path
 
 
 @dataclass
@@ -160,3 +172,7 @@ def until(condition: Callable[[], object], seconds: float = 120.0) -> Any:
 def python(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each supported interpreter that is installed."""
     yield interpreter(request.param)
+
+
+# For laws in which the interpreters between have no say.
+OLDEST_AND_NEWEST = pytest.mark.parametrize("python", ("oldest", "newest"), indirect=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.agent import children
-from tests.agent.staged import Stage, python, until  # noqa: F401
+from tests.agent.staged import OLDEST_AND_NEWEST, Stage, python, until  # noqa: F401
 
 # A child that lives long enough to be recorded, and prints what it sees.
 CHILD = "import os, time; time.sleep(0.3); print(os.environ.get('PYTHONPATH'), os.environ.get('A'), flush=True)"
@@ -49,6 +49,7 @@ def test_a_target_that_changes_pythonpath_is_obeyed_and_still_followed(change: s
     check(stage, [sys.executable, parent], ["main", "spawn"], PYTHONPATH="before")
 
 
+@OLDEST_AND_NEWEST
 def test_a_shell_between_two_pythons_hands_the_agent_on(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     child = str(stage.write("child.py", CHILD))
@@ -174,6 +175,7 @@ def test_a_forked_child_that_ends_through_sys_exit_has_an_end(python: str, tmp_p
     assert child["parent"] == main["pid"]
 
 
+@OLDEST_AND_NEWEST
 def test_children_are_left_alone_when_not_followed(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path, {"follow": False})
     child = str(stage.write("child.py", CHILD))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.staged import Stage, python, until  # noqa: F401
+from tests.agent.staged import OLDEST_AND_NEWEST, Stage, python, until  # noqa: F401
 
 SLEEP = "import time; time.sleep({})"
 GROW = """
@@ -70,6 +70,7 @@ def test_after_the_duration_the_recording_ends_and_the_target_goes_on(tmp_path: 
     assert process.rows[-1]["t_ns"] <= ended["t_ns"]
 
 
+@OLDEST_AND_NEWEST
 def test_a_snapshot_can_be_asked_for_and_the_agent_sent_away(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     code = ("import gc, time, _leakscope_agent as agent; before = len(gc.callbacks); print(agent.snapshot()['kind']);"
@@ -81,6 +82,7 @@ def test_a_snapshot_can_be_asked_for_and_the_agent_sent_away(python: str, tmp_pa
     assert process.json("exit.json")["reason"] == "stopped"
 
 
+@OLDEST_AND_NEWEST
 def test_a_walk_that_fails_is_a_note_and_the_rows_go_on(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     walk = "def take(*args, **kwargs):\n    raise ValueError('a secret value')\n"
@@ -121,6 +123,7 @@ def test_memory_near_a_limit_is_recorded_once(tmp_path: Path) -> None:
     assert sum(snapshot["kind"] == "limit" for snapshot in process.snapshots) <= 1
 
 
+@OLDEST_AND_NEWEST
 def test_a_full_disk_stops_the_recording_and_not_the_target(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     limited = shutil.which("prlimit")
@@ -133,6 +136,7 @@ def test_a_full_disk_stops_the_recording_and_not_the_target(python: str, tmp_pat
     assert any("its folder could not be written: " in note for note in process.notes)
 
 
+@OLDEST_AND_NEWEST
 def test_a_session_that_cannot_be_written_leaves_the_target_alone(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path, {"session": str(tmp_path / "not" / "there")})
     code = "import os, time; time.sleep(0.2); print(os.environ.get('PYTHONPATH'), os.listdir('/proc/self/task'))"

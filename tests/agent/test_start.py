@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.agent.staged import Stage, interpreter, python, until  # noqa: F401
+from tests.agent.staged import OLDEST_AND_NEWEST, Stage, interpreter, python, until  # noqa: F401
 
 # Everything about itself that a program can easily see, as one line of JSON on stdout.
 SELF = """
@@ -66,6 +66,7 @@ def test_the_targets_own_sitecustomize_still_runs_as_sitecustomize(python: str, 
     assert observed.stdout.startswith("own sitecustomize") and observed.stderr == ""
 
 
+@OLDEST_AND_NEWEST
 def test_an_error_of_the_targets_own_sitecustomize_is_shown_as_python_shows_it(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     own = str(stage.work / "own")
@@ -95,6 +96,7 @@ def test_a_signal_that_the_target_waits_for_is_not_caught_by_our_thread(python: 
     assert (out, error, target.returncode) == ("True\n", "", 0)
 
 
+@OLDEST_AND_NEWEST
 def test_control_c_reaches_a_target_that_sleeps(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     code = "import time\ntry: print('ready', flush=True); time.sleep(60)\nexcept KeyboardInterrupt: print('caught')"
@@ -105,6 +107,7 @@ def test_control_c_reaches_a_target_that_sleeps(python: str, tmp_path: Path) -> 
     assert (out, error, target.returncode) == ("caught\n", "", 0)
 
 
+@OLDEST_AND_NEWEST
 def test_a_kill_leaves_whole_rows(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     target = stage.start(python, "-c", "import time; time.sleep(60)")
