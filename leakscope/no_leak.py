@@ -30,6 +30,7 @@ import gc
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
@@ -229,7 +230,8 @@ class Rounds:
                     self._forget()
                 if not is_garbage:
                     gc.collect()
-                walk.take(str(each), number, "ladder", number * 10**9)
+                with _apart_from_importers():
+                    walk.take(str(each), number, "ladder", number * 10**9)
             case = Case([load(each) for each in folders], [])
         lines += _types(case, calls)
         holders = _holders(case, calls)
@@ -237,6 +239,26 @@ class Rounds:
         lines += [*holders, *cycles]
         if not holders and not cycles:
             lines.append("no owner found: no Python object holds more after each call; native code, or an extension, keeps it")
+
+
+@contextmanager
+def _apart_from_importers() -> Iterator[None]:
+    """Take the agent's modules away from what imported them, during a walk.
+
+    A walk leaves out all that the agent's modules hold. Where pytest rewrites the modules of a plug-in, their loader is its
+    import hook, which holds the session, the tests and their fixtures.
+    """
+    modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith("leakscope.agent.")]
+    specs = [module.__spec__ for module in modules if module.__spec__ is not None]
+    places: list[tuple[Any, str]] = [(module, "__loader__") for module in modules] + [(spec, "loader") for spec in specs]
+    loaders = [getattr(thing, name, None) for thing, name in places]
+    for thing, name in places:
+        setattr(thing, name, None)
+    try:
+        yield
+    finally:
+        for (thing, name), loader in zip(places, loaders):
+            setattr(thing, name, loader)
 
 
 @cache  # making one leaves cycles of classes behind
@@ -289,9 +311,9 @@ def _number(count: float) -> str:
 
 
 def _per_call(counts: Sequence[int], calls: int) -> float | None:
-    """By how much a number rose a call; None unless it rose by half of one or more in each interval."""
+    """By how much a number rose a call in the last interval; None unless it rose by half of one or more in each."""
     steps = [after - before for before, after in zip(counts, counts[1:])]
-    return sum(steps) / (calls * len(steps)) if min(steps) >= calls / 2 else None
+    return steps[-1] / calls if min(steps) >= calls / 2 else None
 
 
 def _types(case: Case, calls: int) -> list[str]:
@@ -313,7 +335,7 @@ def _holders(case: Case, calls: int) -> list[str]:
         each = _per_call(pile.counts, calls)
         if path is None or path.root_kind == "garbage" or each is None or path.owner in lines:
             continue
-        size = bytes_text((pile.sizes_bytes[-1] - pile.sizes_bytes[0]) / (calls * (SNAPSHOTS - 1)))
+        size = bytes_text((pile.sizes_bytes[-1] - pile.sizes_bytes[-2]) / calls)
         grows = f"a {pile.leaked_type} that gets larger, {size} per call" if pile.is_buffer else (
             f"+{_number(each)} {pile.leaked_type} per call, {size}")
         lines[path.owner] = [f"held by {path.owner}: {grows}", f"    {path.text}"]

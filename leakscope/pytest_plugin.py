@@ -8,13 +8,15 @@
         handle(request)
 
 What pytest itself records while a test runs (log records, warnings) is dropped at the end of each window, as it is no leak of
-the test; that of the warm-up stays to be seen. A session that uses neither form gets the marker's registration and nothing else.
+the test; that of the warm-up stays to be seen. A session that uses neither form gets the marker's registration and nothing
+else.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Callable, Generator
 from typing import Any
@@ -22,6 +24,9 @@ from typing import Any
 import pytest
 
 MARKER = "no_leak(rounds=10): repeat the test's body in equal windows and fail if memory grows with every call (leakscope)"
+
+# Where pytest holds the value of a fixture, whatever the way to it.
+_FIXTURE = re.compile(r"\b_pytest\.\S*\.funcargs(?:\['(\w+)'\])?")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,7 +91,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if call.excinfo is not None and type(call.excinfo.value).__module__ == "leakscope.no_leak":
         error: Any = call.excinfo.value
         hint = getattr(error, "hint", "")
-        report.longrepr = f"{error}\n  hint: {hint}" if hint else str(error)
+        text = _FIXTURE.sub(lambda found: f"fixture '{found[1]}'" if found[1] else "a fixture of the test", str(error))
+        report.longrepr = f"{text}\n  hint: {hint}" if hint else text
     return report
 
 
