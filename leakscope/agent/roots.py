@@ -42,6 +42,20 @@ def _modules(walk):
             yield module, "module", text
 
 
+def functions_of_modules():
+    """Yield the functions of all modules, and of their classes."""
+    for module in list(dict.values(sys.modules)):
+        if type(module) is classes.ModuleType:
+            for value in list(dict.values(classes.space_of(module) or {})):
+                inside = list(dict.values(classes.namespace_of(value))) if classes.is_class(value) else ()
+                for one in (value, *inside):
+                    if classes.is_one_of(type(one), (staticmethod, classmethod)):
+                        one = one.__func__
+                    for function in (one.fget, one.fset) if type(one) is property else (one,):
+                        if type(function) is classes.FunctionType:
+                            yield function
+
+
 def _frames(walk):
     """The frames of all threads, innermost first; those of the agent are left out."""
     for ident, frame in list(sys._current_frames().items()):

@@ -212,6 +212,8 @@ class Walk:
         """Find all objects and edges."""
         names, tracked = self.names, self.tracked
         names.learn_functions(thing for thing in tracked if type(thing) is classes.FunctionType)
+        if gc.get_freeze_count() > _FROZEN_BY_ITSELF:  # the collector does not list those functions
+            names.learn_functions(roots.functions_of_modules())
         for frame in list(sys._current_frames().values()):
             while frame is not None:
                 names.learn_code(frame.f_code)

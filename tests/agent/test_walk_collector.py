@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 
 import pytest
 
@@ -63,3 +64,21 @@ def test_a_walk_leaves_no_garbage_of_its_own_where_the_collector_is_off(tmp_path
         gc.set_debug(0)
         gc.garbage.clear()
     assert (ours, large) == ([], [])
+
+
+class Frozen:
+    def __init__(self):
+        self.answer_of_frozen = [1]
+
+
+def test_attributes_keep_their_names_where_the_heap_is_frozen(tmp_path, collector):
+    gc.collect()
+    gc.freeze()
+    try:
+        fresh = Frozen()
+        walk.take(str(tmp_path / "0001"), 1, "manual", 0)
+    finally:
+        gc.unfreeze()
+    name = "_".join(("answer", "of", "frozen"))  # as one word here it would be known from this function
+    assert name in json.loads((tmp_path / "0001" / "names.json").read_text())["strings"]
+    assert name in vars(fresh)
