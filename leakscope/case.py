@@ -43,7 +43,7 @@ class Case:
     @cached_property
     def program_timeline(self) -> list[Sample]:
         """The timeline of the program alone: without the steps that our own walks left."""
-        return footprint.without_own_steps(self.timeline, self._pauses)
+        return footprint.without_own_steps(footprint.without_tracing(self.timeline), self._pauses)
 
     @cached_property
     def _pauses(self) -> list[account.Window]:
@@ -59,7 +59,13 @@ class Case:
             if blocks:
                 sizes.append((total.python_bytes - total.malloc_bytes) / blocks)
         most_nodes = max((graph.node_count for graph in self.graphs), default=0)
-        return footprint.program_memory(self.timeline, self._pauses, most_nodes, median(sizes) if sizes else None)
+        timeline = footprint.without_tracing(self.timeline)
+        return footprint.program_memory(timeline, self._pauses, most_nodes, median(sizes) if sizes else None)
+
+    @property
+    def disturbance_bytes(self) -> int:
+        """What our own walks may have left with the allocators."""
+        return footprint.WALK_BYTES * max((graph.node_count for graph in self.graphs), default=0) if self._pauses else 0
 
     @cached_property
     def _totals(self) -> list[account.HeapTotals]:
@@ -147,7 +153,16 @@ class Case:
         """Where objects pile up, most bytes first; empty where growth cannot be told."""
         if not self.can_compare:
             return []
-        return growing.accumulations(self.last, self.growth, LEAST_PILE_BYTES)
+        found = growing.accumulations(self.last, self.growth, LEAST_PILE_BYTES)
+        known = {pile.owner_node for pile in found} | {pile.owner_class for pile in found}
+        for node, counts in growing.same_containers(self.compared):
+            if node in known or int(self.growth.table.class_of[node]) in known:
+                continue
+            held = keeping.entries(self.last, node)
+            pile = growing.of_container(self.last, self.growth.table, node, counts, sum(self.retention.of(held).values()))
+            if pile is not None and pile.growth_bytes >= LEAST_PILE_BYTES:
+                found.append(pile)
+        return sorted(found, key=lambda pile: -pile.growth_bytes)
 
     @cached_property
     def retention(self) -> keeping.Retention:

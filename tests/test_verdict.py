@@ -95,3 +95,11 @@ def test_the_time_until_the_limit_follows_the_rate():
     answer = judged(limited)
     assert answer.hours_until_oom is not None
     assert abs(answer.hours_until_oom - 1.0) < 0.02
+
+
+def test_what_our_own_walks_may_have_left_with_the_allocator_is_no_fragmentation():
+    examined = native(10 * MIB, lambda t: MIB + t * MIB)
+    walked = case("module app\napp .items -> items:list\nitems [*] -> int x400000", growth_bytes_s=0, n=[1, 1]).graphs
+    for graph in walked:
+        graph.info["pause_ns"] = int(1e9)
+    assert judged(Case(walked, examined.timeline)).kind is not VerdictClass.FRAGMENTATION

@@ -51,6 +51,13 @@ def program_memory(timeline: Sequence[Sample], pauses: Sequence[Window], most_no
     return ProgramMemory(points, True) if len(points) >= LEAST_POINTS else ProgramMemory(direct, False)
 
 
+def without_tracing(timeline: Sequence[Sample]) -> list[Sample]:
+    """Return the timeline without the tables of tracemalloc, which malloc counts as in use while a window is open."""
+    return [{**sample, "malloc_used_bytes": sample["malloc_used_bytes"] - sample["tracemalloc_overhead_bytes"]}
+            if "tracemalloc_overhead_bytes" in sample and "malloc_used_bytes" in sample else dict(sample)
+            for sample in timeline]
+
+
 def without_own_steps(timeline: Sequence[Sample], pauses: Sequence[Window]) -> list[Sample]:
     """Return the timeline without what our own walks left behind in the process.
 

@@ -271,6 +271,45 @@ def _buffers(graph: HeapGraph, growth: Growth, least_bytes: int, taken: set[int]
     return found
 
 
+def same_containers(graphs: list[HeapGraph], most: int = 40) -> list[tuple[int, tuple[int, ...]]]:
+    """Return (node of the last snapshot, length in each) of the containers that got longer in every interval.
+
+    A container is the same where address and type are: an address alone is used again within seconds. This finds a pile whose
+    path changes from one snapshot to the next, such as one that is held by whatever function is running. Longest growth first.
+    """
+    first, last = graphs[0], graphs[-1]
+    nodes = np.flatnonzero((last.length > 0) & (last.address > 0))
+    lengths = [last.length[nodes].astype(np.int64)]
+    for graph in reversed(graphs[:-1]):
+        order = np.argsort(graph.address, kind="stable")
+        place = np.minimum(np.searchsorted(graph.address[order], last.address[nodes]), graph.node_count - 1)
+        found = order[place]
+        same = graph.address[found] == last.address[nodes]
+        same &= _type_keys(graph)[graph.type_id[found]] == _type_keys(last)[last.type_id[nodes]]
+        lengths.append(np.where(same, graph.length[found], -1).astype(np.int64))
+    table = np.array(lengths[::-1])
+    rising = np.flatnonzero((table[0] >= 0) & _rises(table)) if first is not last else np.zeros(0, np.int64)
+    rising = rising[np.argsort(table[0, rising] - table[-1, rising], kind="stable")][:most]
+    return [(int(nodes[each]), tuple(table[:, each].tolist())) for each in rising]
+
+
+def _type_keys(graph: HeapGraph) -> Array:
+    return np.fromiter((_hash64(name.full) for name in graph.types), np.uint64, len(graph.types))
+
+
+def of_container(graph: HeapGraph, table: PathTable, node: int, counts: tuple[int, ...], kept_bytes: int) -> Accumulation | None:
+    """Return the accumulation in one container whose entries together keep `kept_bytes`; None if it has no entries."""
+    edges = graph.edge_target[graph.edge_start[node]:graph.edge_start[node + 1]]
+    rows, members = np.unique(table.class_of[edges], return_counts=True)
+    if not len(edges) or rows[0] < 0:
+        return None
+    unit = kept_bytes / max(1, counts[-1])
+    main = int(rows[members.argmax()])
+    sizes = tuple(int(unit * count) for count in counts)
+    return Accumulation(node, int(edges[table.class_of[edges] == main][0]), counts, sizes, sizes[-1] - sizes[0],
+                        leaked_type(graph, table, rows.tolist()), 1, int(table.class_of[node]), tuple(rows.tolist()))
+
+
 def dominant_type(graph: HeapGraph, table: PathTable, row: int) -> str:
     """The most frequent type among the members of a path class."""
     return _dominant(graph, table, row).full

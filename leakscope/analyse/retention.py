@@ -95,6 +95,12 @@ class Retention:
         return {device: int(values[top].sum()) for device, values in self.retained_bytes.items() if values[top].any()}
 
 
+def entries(graph: HeapGraph, node: int) -> Array:
+    """What a node holds, each once."""
+    held: Array = np.unique(graph.edge_target[graph.edge_start[node]:graph.edge_start[node + 1]]).astype(np.int64)
+    return held
+
+
 def garbage_of(graph: HeapGraph) -> Array:
     """(N,) bool: what nothing outside holds (analyse/reachability.py)."""
     return garbage(graph)

@@ -26,7 +26,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield at most one finding."""
     growth = memory.sustained(case.program_timeline, case.window, "malloc_free_bytes", case.layer("allocator-retained"),
                               case.layer("total"))
-    if growth is None:
+    if growth is None or growth.bytes <= case.disturbance_bytes:  # our own walks may have left as much
         return
     reasons = [f"{bytes_text(growth.bytes)} more were freed by the program and kept by malloc",
                f"it still grew in the second half of the run: {bytes_text(growth.tail_bytes, signed=True)}"]

@@ -43,3 +43,11 @@ def test_the_share_of_growth_in_the_last_part_of_a_run():
     assert ended is not None
     assert ended[1] == 0
     assert footprint.late_share([(t, 1000.0) for t in seconds], window, 0.35) is None
+
+
+def test_the_tables_of_tracemalloc_are_not_the_programs():
+    samples = timeline(10, malloc_used_bytes=30 * MIB)
+    samples[0]["tracemalloc_overhead_bytes"] = 10 * MIB
+    cleaned = footprint.without_tracing(samples)
+    assert (cleaned[0]["malloc_used_bytes"], cleaned[1]["malloc_used_bytes"]) == (20 * MIB, 30 * MIB)
+    assert samples[0]["malloc_used_bytes"] == 30 * MIB

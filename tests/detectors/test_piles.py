@@ -216,3 +216,23 @@ def test_entries_that_are_plain_tuples_are_named_by_the_class_that_their_bytes_h
         entry [1] -> reader:app.Reader x{n} 16KiB
     """, growth_bytes_s=200_000, n=[100, 200, 300, 400]))
     assert findings[0].leaked_type == "app.Reader"
+
+
+def test_a_pile_whose_path_changes_is_found_by_the_container_itself():
+    examined = case("""
+        module app
+        app .{way} -> holder:app.Holder
+        holder .{way} -> orders:dict
+        orders [*] -> order:shop.Order x{n} 16KiB
+    """, way=["one", "two", "three", "four"], n=[100, 200, 300, 400])
+    findings, _ = detected(examined)
+    assert [(each.owner, each.counts) for each in findings] == [("app.four.four", (100, 200, 300, 400))]
+
+
+def test_another_container_at_the_same_address_is_not_the_same():
+    examined = case("""
+        module app
+        app .{way} -> orders:{type}
+        orders {*} -> order:shop.Order x{n} 16KiB
+    """, way=["one", "two", "three", "four"], type=["dict", "list", "set", "tuple"], n=[100, 200, 300, 400])
+    assert detected(examined)[0] == []
