@@ -165,16 +165,21 @@ def test_the_walk_sees_the_tests_where_pytest_rewrites_our_modules_as_those_of_a
     (folder / "RECORD").write_text("leakscope/pytest_plugin.py,,\nleakscope/__init__.py,,\n")
     (folder / "entry_points.txt").write_text("[pytest11]\nleakscope = leakscope.pytest_plugin\n")
     monkeypatch.setenv("PYTHONPATH", f"{folder.parent}:{ROOT}")
+    monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
     pytester.makepyfile("""
+        import pytest
+
         class Order: pass
 
-        def test_block(no_leak):
-            kept = []
-            no_leak(lambda: kept.append(Order()))
+        @pytest.fixture
+        def shop(): return []
+
+        @pytest.mark.no_leak
+        def test_marker(shop): shop.append(Order())
     """)
     result = pytester.runpytest_subprocess(timeout=170)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["held by *kept*: +1 *.Order per call*"])
+    result.stdout.fnmatch_lines(["*objects per call: +1 *.Order*", "held by *fixture*: +1 *.Order per call*"])
 
 
 @pytest.mark.slow
