@@ -120,7 +120,7 @@ class Case:
         if len(self.compared) != 2:
             return len(self.compared) >= LEAST_SNAPSHOTS
         since = account.Window(self.compared[0].t_s, self.window.end_s)
-        late = footprint.late_share(self.memory.points, since, STALL_PART)
+        late = footprint.late_share(self.memory.points, since, STALL_PART, self._pauses)
         return late is not None and late[0] >= STALL_BYTES and STEADY_LOW <= late[1] <= STEADY_HIGH
 
     @property
@@ -203,7 +203,7 @@ class Case:
         """
         name = "py_blocks" if node_growth >= STALL_OBJECTS else "malloc_used_bytes"
         since = account.Window(self.compared[0].t_s, self.window.end_s)
-        late = footprint.late_share(account.column(self.timeline, name), since, STALL_PART)
+        late = footprint.late_share(account.column(self.timeline, name), since, STALL_PART, self._pauses)
         least = node_growth / 4 if name == "py_blocks" else STALL_BYTES
         return late is not None and late[0] >= least and late[1] < STALL_SHARE
 

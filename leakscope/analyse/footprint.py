@@ -88,12 +88,14 @@ def _own_steps(points: Points, pauses: Sequence[Window]) -> list[tuple[float, fl
     return steps
 
 
-def late_share(points: Points, window: Window, late: float) -> tuple[float, float] | None:
+def late_share(points: Points, window: Window, late: float, pauses: Sequence[Window] = ()) -> tuple[float, float] | None:
     """Return the growth of a series over a window, and which share of it fell into its last part `late` (0 to 1).
 
-    None where there are too few points in the window, or the series did not grow.
+    Time that the program spent in our `pauses` does not count. None where there are too few points in the window, or the series
+    did not grow.
     """
-    points = [point for point in points if window.start_s <= point[0] <= window.end_s]
+    points = [(_program_time_s(t_s, pauses), value) for t_s, value in points if window.start_s <= t_s <= window.end_s]
+    window = Window(_program_time_s(window.start_s, pauses), _program_time_s(window.end_s, pauses))
     if len(points) < LEAST_POINTS:
         return None
     # the middle of three: one sample alone may be a request under way
@@ -103,10 +105,14 @@ def late_share(points: Points, window: Window, late: float) -> tuple[float, floa
     return (whole, (smooth[-1][1] - border) / whole) if whole > 0 else None
 
 
+def _program_time_s(t_s: float, pauses: Sequence[Window]) -> float:
+    return t_s - sum(max(0.0, min(t_s, pause.end_s) - pause.start_s) for pause in pauses)
+
+
 def _between(points: Points, t_s: float) -> float:
     """The value at a time, on straight lines between the points: no sample is taken during a walk."""
     for earlier, later in zip(points, points[1:]):
-        if t_s <= later[0]:
+        if t_s <= later[0] and later[0] > earlier[0]:
             part = max(0.0, (t_s - earlier[0]) / (later[0] - earlier[0]))
             return earlier[1] + part * (later[1] - earlier[1])
     return points[-1][1]

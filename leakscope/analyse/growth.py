@@ -297,7 +297,8 @@ def _type_keys(graph: HeapGraph) -> Array:
     return np.fromiter((_hash64(name.full) for name in graph.types), np.uint64, len(graph.types))
 
 
-def of_container(graph: HeapGraph, table: PathTable, node: int, counts: tuple[int, ...], kept_bytes: int) -> Accumulation | None:
+def of_container(graph: HeapGraph, table: PathTable, node: int, counts: tuple[int, ...],
+                 kept_bytes: int) -> Accumulation | None:
     """Return the accumulation in one container whose entries together keep `kept_bytes`; None if it has no entries."""
     edges = graph.edge_target[graph.edge_start[node]:graph.edge_start[node + 1]]
     rows, members = np.unique(table.class_of[edges], return_counts=True)
@@ -327,7 +328,8 @@ def leaked_type(graph: HeapGraph, table: PathTable, rows: list[int]) -> str:
     heaviest child for a few steps, and name the first class of the program that most of the bytes hang on.
     """
     row = max(rows, key=lambda each: (int(table.subtree_bytes[each]), -each))
-    entry = _dominant(graph, table, max(rows, key=lambda each: (int(table.count[each]), int(table.subtree_bytes[each]), -each)))
+    often = [each for each in rows if 2 * table.count[each] >= max(table.count[rows])]
+    entry = _dominant(graph, table, max(often, key=lambda each: (int(table.subtree_bytes[each]), -each)))
     whole = int(table.subtree_bytes[row])
     for _ in range(TYPE_STEPS):
         name = _dominant(graph, table, row)

@@ -51,3 +51,11 @@ def test_the_tables_of_tracemalloc_are_not_the_programs():
     cleaned = footprint.without_tracing(samples)
     assert (cleaned[0]["malloc_used_bytes"], cleaned[1]["malloc_used_bytes"]) == (20 * MIB, 30 * MIB)
     assert samples[0]["malloc_used_bytes"] == 30 * MIB
+
+
+def test_time_in_our_pauses_is_no_time_in_which_the_program_stood_still():
+    # it grew to 30 s, was walked for 20 s, and ended soon after
+    points = [(float(t), 100.0 * t) for t in range(31)] + [(50.0 + t, 3000 + 100.0 * t) for t in range(6)]
+    share = footprint.late_share(points, Window(0.0, 55.0), 0.35, [Window(30.0, 50.0)])
+    assert share is not None
+    assert abs(share[1] - 0.35) < 0.05
