@@ -30,7 +30,6 @@ import gc
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
@@ -230,8 +229,7 @@ class Rounds:
                     self._forget()
                 if not is_garbage:
                     gc.collect()
-                with _apart_from_importers():
-                    walk.take(str(each), number, "ladder", number * 10**9)
+                walk.take(str(each), number, "ladder", number * 10**9)
             case = Case([load(each) for each in folders], [])
         lines += _types(case, calls)
         holders = _holders(case, calls)
@@ -239,26 +237,6 @@ class Rounds:
         lines += [*holders, *cycles]
         if not holders and not cycles:
             lines.append("no owner found: no Python object holds more after each call; native code, or an extension, keeps it")
-
-
-@contextmanager
-def _apart_from_importers() -> Iterator[None]:
-    """Take the agent's modules away from what imported them, during a walk.
-
-    A walk leaves out all that the agent's modules hold. Where pytest rewrites the modules of a plug-in, their loader is its
-    import hook, which holds the session, the tests and their fixtures.
-    """
-    modules = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith("leakscope.agent.")]
-    specs = [module.__spec__ for module in modules if module.__spec__ is not None]
-    places: list[tuple[Any, str]] = [(module, "__loader__") for module in modules] + [(spec, "loader") for spec in specs]
-    loaders = [getattr(thing, name, None) for thing, name in places]
-    for thing, name in places:
-        setattr(thing, name, None)
-    try:
-        yield
-    finally:
-        for (thing, name), loader in zip(places, loaders):
-            setattr(thing, name, loader)
 
 
 @cache  # making one leaves cycles of classes behind

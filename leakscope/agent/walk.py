@@ -186,6 +186,8 @@ class Walk:
             if type(module) is classes.ModuleType:
                 if type(name) is str and (name == _PACKAGE or name.startswith(_PACKAGE + ".")):
                     own_modules.append(module)
+                    # What imported us is not ours: in a test process that is pytest's hook, which holds session and tests.
+                    stops.add(id(dict.get(classes.space_of(module), "__loader__")))
                 else:
                     stops.add(id(module))
                     stops.add(id(classes.space_of(module)))

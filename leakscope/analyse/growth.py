@@ -25,6 +25,7 @@ from leakscope.heap.graph import HeapGraph, TypeName
 Array = NDArray[Any]
 
 FOLDED_DEPTH = 400  # nodes further down share the class of the path above them; ours, deeper names help nobody
+LEAST_ENTRIES = 5  # fewer additional objects are start-up, whatever they weigh; ours
 TUPLE_PLACES = 8  # longer tuples are lists that cannot change; ours
 TYPE_STEPS, TYPE_SHARE = 3, 0.5  # how far below an entry its class is looked for, and with what part of the bytes; ours
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
@@ -213,11 +214,14 @@ def _attributed(growth: Growth) -> tuple[Array, Array]:
     holders = np.where(parent >= 0, count[:, np.maximum(parent, 0)], 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         fan_out = np.where(holders > 0, count / holders, 0.0)
+        # a holder that was not there yet had no entries; but that it now has its few attributes is no growth of them
+        fan_out = np.where((holders > 0) | (fan_out[-1] >= LEAST_ENTRIES), fan_out, fan_out[-1])
         unit = np.where(count > 0, growth.subtree_bytes / count, np.inf)
     more = np.maximum(fan_out[-1] - fan_out[0], 0.0) * holders[-1]
     smallest = np.minimum(unit[0], unit[-1])
     attributed: Array = np.where(more > 0, more * np.where(np.isfinite(smallest), smallest, 0.0), 0.0)
-    return _rises(growth.count) & _rises(fan_out), attributed
+    more_entries = growth.count[-1] - growth.count[0] >= LEAST_ENTRIES
+    return _rises(growth.count) & _rises(fan_out) & more_entries, attributed
 
 
 def accumulations(graph: HeapGraph, growth: Growth, least_bytes: int) -> list[Accumulation]:

@@ -236,3 +236,14 @@ def test_another_container_at_the_same_address_is_not_the_same():
         orders {*} -> order:shop.Order x{n} 16KiB
     """, way=["one", "two", "three", "four"], type=["dict", "list", "set", "tuple"], n=[100, 200, 300, 400])
     assert detected(examined)[0] == []
+
+
+def test_a_holder_that_came_after_the_first_snapshot_is_found_but_not_its_attributes():
+    later = """
+        app .cache -> cache:app.Cache
+        cache .entries -> entries:dict
+        entries [*] -> order:shop.Order x{n} 64KiB
+        order .body -> bytes x{n} 64KiB
+    """
+    findings, _ = detected(case("module app\n{rest}", rest=["", *(later.replace("{n}", str(n)) for n in (100, 200, 300))]))
+    assert [each.owner for each in findings] == ["app.cache.entries"]
