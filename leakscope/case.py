@@ -22,7 +22,7 @@ Sample = dict[str, Any]
 
 LEAST_PILE_BYTES = 96 * 1024  # what piles up less than this over a run is not shown; ours
 STALL_PART, STALL_SHARE = 0.35, 0.08  # a steady growth has 0.35 of itself in that part of the run; ours
-STEADY_LOW, STEADY_HIGH = 0.15, 0.65
+STEADY_SHARE = 0.15  # of the growth falls at least into each part of the run that is compared; ours
 END_S = 0.25  # a snapshot that ended this close to the end of the run may show the program taking itself apart; ours
 STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of requests under way; ours
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
@@ -119,9 +119,12 @@ class Case:
         """True if growth can be told: from three snapshots, or from two where the process grew steadily to the end."""
         if len(self.compared) != 2:
             return len(self.compared) >= LEAST_SNAPSHOTS
-        since = account.Window(self.compared[0].t_s, self.window.end_s)
-        late = footprint.late_share(self.memory.points, since, STALL_PART, self._pauses)
-        return late is not None and late[0] >= STALL_BYTES and STEADY_LOW <= late[1] <= STEADY_HIGH
+        points, since = self.memory.points, account.Window(self.compared[0].t_s, self.window.end_s)
+        parts = footprint.growth_around(points, self.compared[0].t_s, self.compared[1].t_s)
+        if parts is not None and sum(parts) >= STALL_BYTES and min(parts) >= STEADY_SHARE * sum(parts):
+            return True
+        late = footprint.late_share(points, since, STALL_PART, self._pauses)
+        return late is not None and late[0] >= STALL_BYTES and STEADY_SHARE <= late[1] <= 1 - STEADY_SHARE
 
     @property
     def last(self) -> HeapGraph:

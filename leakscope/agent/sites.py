@@ -12,7 +12,6 @@ bookkeeping passes its bound. A target that traces by itself, or that may, is re
 import gc
 import os
 import sys
-from array import array
 
 from . import native
 from .names import file_name
@@ -66,7 +65,7 @@ class Windows:
         self._note = note
         self._mark = None
         self._is_resting = False
-        self.known = Known()
+        self.known = Known() if frames else None
         self._lines = None
 
     @property
@@ -176,6 +175,8 @@ class Known:
     """
 
     def __init__(self):
+        from array import array  # loads collections.abc: not before the first line of a target that is not traced
+
         self._addresses, self._marks, self._rows = array("Q"), array("Q"), array("I")
         self.frames = [None]  # by row
         self.bytes, self.counts = [0], [0]  # by row; filled for a snapshot
@@ -239,6 +240,8 @@ class Tracer:
 
     def _site_ids(self, objects, known):
         """Return the row of each object, and fill `known` with the objects and rows of this snapshot."""
+        from array import array
+
         fresh, before, most = self._fresh, self._windows.known, self._windows.most_known
         fresh_places, places = fresh.places(), before.places()
         rows, site_ids, carried = {}, array("I"), {}

@@ -105,6 +105,17 @@ def late_share(points: Points, window: Window, late: float, pauses: Sequence[Win
     return (whole, (smooth[-1][1] - border) / whole) if whole > 0 else None
 
 
+def growth_around(points: Points, start_s: float, middle_s: float) -> tuple[float, float] | None:
+    """Return how much a series grew from `start_s` to `middle_s`, and from there to its end; None with few points on a side."""
+    points = [point for point in points if point[0] >= start_s]
+    before = [value for t_s, value in points if t_s <= middle_s]
+    after = [value for t_s, value in points if t_s > middle_s]
+    if len(before) < 3 or len(after) < 3:
+        return None
+    middle = before[-1]
+    return middle - before[0], sorted(after[-3:])[1] - middle
+
+
 def _program_time_s(t_s: float, pauses: Sequence[Window]) -> float:
     return t_s - sum(max(0.0, min(t_s, pause.end_s) - pause.start_s) for pause in pauses)
 

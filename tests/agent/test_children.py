@@ -110,8 +110,8 @@ def test_a_fork_with_threads_is_as_quiet_as_without_the_agent(python: str, tmp_p
     stage = Stage(tmp_path)
     code = """
 import os, time
-for number in range(20):
-    time.sleep(0.011)
+for number in range(60):
+    time.sleep(0.021)
     pid = os.fork()
     if pid == 0:
         os._exit(0)

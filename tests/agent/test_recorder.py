@@ -183,6 +183,7 @@ def work(number):
         if numpy is not None:
             total += 19900 * int((numpy.ones((64, 64)) @ numpy.ones((64, 64)))[0, 0])
         logging.getLogger(f"worker.{{number}}").debug("quiet %d", total)
+        stop.wait(0.001)  # so that threads change in the middle of a walk more often than every 5 ms
     sums.append(total % 19900)
 threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
 [thread.start() for thread in threads]

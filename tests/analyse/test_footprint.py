@@ -59,3 +59,9 @@ def test_time_in_our_pauses_is_no_time_in_which_the_program_stood_still():
     share = footprint.late_share(points, Window(0.0, 55.0), 0.35, [Window(30.0, 50.0)])
     assert share is not None
     assert abs(share[1] - 0.35) < 0.05
+
+
+def test_growth_before_and_after_the_second_of_two_snapshots():
+    points = [(float(t), 10.0 * t) for t in range(20)]
+    assert footprint.growth_around(points, 2.0, 10.0) == (80.0, 80.0)
+    assert footprint.growth_around(points, 2.0, 18.0) is None
