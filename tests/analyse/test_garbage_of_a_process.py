@@ -89,15 +89,17 @@ tracked = list(map(id, gc.get_objects()))
 snapshot()
 gc.set_debug(gc.DEBUG_SAVEALL)
 gc.collect()
+# Up to 3.12 the collector closes a suspended generator first, and what was only in its cycle dies of that at once.
+gone = set(tracked).difference(map(id, gc.get_objects()))
 import json
-print(json.dumps([tracked, list(map(id, gc.garbage))]))
+print(json.dumps([tracked, list(map(id, gc.garbage)), list(gone)]))
 """
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_the_snapshot_says_is_garbage_is_what_the_collector_finds(version, tmp_path):
     run = take(interpreter(version), PROGRAM, tmp_path)
-    tracked, collected = map(set, json.loads(run.output))
+    tracked, collected, gone = map(set, json.loads(run.output))
     graph = load(run.folder)
     found = garbage(graph)
     ours = {int(graph.address[node]) for node in np.flatnonzero(found)} & tracked
@@ -108,4 +110,4 @@ def test_what_the_snapshot_says_is_garbage_is_what_the_collector_finds(version, 
 
     assert names(theirs)["__main__.Parser"] == 20 * 3, "the program no longer makes the garbage that this test is about"
     assert names(theirs - ours) == {}, "garbage that the snapshot takes for held"
-    assert names(ours - theirs) == {}, "held objects that the snapshot takes for garbage"
+    assert names(ours - theirs - gone) == {}, "held objects that the snapshot takes for garbage"

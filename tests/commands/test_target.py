@@ -188,5 +188,5 @@ def test_ctrl_z_stops_both_and_fg_continues_both(tmp_path: Path) -> None:
         read_until("PROMPT ")
         os.write(terminal, b"exit 0\n")
 
-    code, _ = _on_a_terminal(tmp_path, ["/bin/bash", "--norc", "--noprofile", "-i"], talk)
+    code, _ = _on_a_terminal(tmp_path, ["/bin/bash", "--norc", "--noprofile", "--noediting", "-i"], talk)
     assert code == 0
