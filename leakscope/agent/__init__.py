@@ -193,7 +193,9 @@ _afterwards = _Afterwards()
 
 
 def _tell_multiprocessing():
+    from . import classes
+
     util = sys.modules.get("multiprocessing.util")
-    if util is not None and _afterwards.util is None and hasattr(util, "register_after_fork"):
+    if _afterwards.util is None and "register_after_fork" in classes.space_named("multiprocessing.util"):
         util.register_after_fork(_afterwards, _Afterwards.born)
         _afterwards.util = util

@@ -63,9 +63,22 @@ def module_referents(module):
     looked at.
     """
     space = space_of(module)
-    if type(space) is dict and dict.get(space, "__name__") == "_asyncio":
+    name = dict.get(space, "__name__") if type(space) is dict else None
+    if type(name) is str and name == "_asyncio":
         return [space]
     return gc.get_referents(module)
+
+
+def space_named(name):
+    """Return the dict of the loaded module `name`, {} where none is loaded or something else stands in its place.
+
+    Programs put None, mocks and lazy modules into sys.modules: to ask one of those for an attribute runs its code.
+    """
+    module = dict.get(sys.modules, name)
+    if not any(base is ModuleType for base in mro_of(type(module))):
+        return {}
+    space = space_of(module)
+    return space if type(space) is dict else {}
 
 
 def is_one_of(cls, kinds):

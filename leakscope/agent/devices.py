@@ -5,7 +5,8 @@ make one), and NVML is read only when the target has loaded and initialised `pyn
 """
 
 import os
-import sys
+
+from . import classes
 
 # column -> (statistic, pool, part) of torch.cuda.memory_stats, by its flat key "statistic.pool.part" or as nested
 # dicts.
@@ -22,11 +23,11 @@ _COLUMNS = (
 
 def read(row):
     """Add the columns `cudaN_*` of every device the target uses."""
-    cuda = sys.modules.get("torch.cuda")
-    if cuda is None or not getattr(cuda, "_initialized", False) or not cuda.is_initialized():
+    cuda = classes.space_named("torch.cuda")
+    if cuda.get("_initialized") is not True or not cuda["is_initialized"]():
         return
-    for ordinal in range(cuda.device_count()):
-        statistics = cuda.memory_stats(ordinal)
+    for ordinal in range(cuda["device_count"]()):
+        statistics = cuda["memory_stats"](ordinal)
         if not statistics:
             continue
         for column, key in _COLUMNS:
@@ -47,14 +48,14 @@ def _statistic(statistics, key):
 
 
 def _read_nvml(row, ordinal):
-    nvml = sys.modules.get("pynvml")
+    nvml = classes.space_named("pynvml")
     index = _physical_index(ordinal)
-    if nvml is None or index is None:
+    if not nvml or index is None:
         return
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        row[f"cuda{ordinal}_used_bytes"] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+        handle = nvml["nvmlDeviceGetHandleByIndex"](index)
+        row[f"cuda{ordinal}_used_bytes"] = int(nvml["nvmlDeviceGetMemoryInfo"](handle).used)
+        for process in nvml["nvmlDeviceGetComputeRunningProcesses"](handle):
             # In a container NVML names processes by the host's numbers, so ours may be missing; then nothing is said.
             if process.pid == os.getpid() and process.usedGpuMemory is not None:
                 row[f"cuda{ordinal}_process_bytes"] = int(process.usedGpuMemory)

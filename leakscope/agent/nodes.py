@@ -159,7 +159,8 @@ class Nodes:
         return self._text(roots.task_label(self.walk, thing))
 
     def _label_thread(self, thing):
-        for ident, known in list(dict.items(sys.modules["threading"]._active)):
+        active = dict.get(classes.space_named("threading"), "_active")
+        for ident, known in list(dict.items(active)) if type(active) is dict else ():
             if known is thing:
                 return self._text(self.walk.thread_label(ident))
         return 0
@@ -182,8 +183,8 @@ def kind_of(cls):
     mro = classes.mro_ids(cls)
     if id(type) in mro:
         return "type"
-    thread = sys.modules["threading"].Thread if "threading" in sys.modules else None
-    task = sys.modules["_asyncio"].__dict__.get("Task") if "_asyncio" in sys.modules else None
+    thread = dict.get(classes.space_named("threading"), "Thread")
+    task = dict.get(classes.space_named("_asyncio"), "Task")
     for kind, bases in _KINDS + (("task", (task,)), ("thread", (thread,))):
         if any(base is not None and id(base) in mro for base in bases):
             return kind
@@ -202,8 +203,7 @@ def _state_reader(cls):
         return _generator_state
     for module, name, state in (("_asyncio", "Future", _future_state), ("_socket", "socket", _socket_state),
                                 ("_io", "FileIO", _file_state)):
-        space = sys.modules[module].__dict__ if module in sys.modules else {}
-        known = dict.get(space, name)
+        known = dict.get(classes.space_named(module), name)
         if known is not None and any(base is known for base in classes.mro_of(cls)):
             return state(known.__dict__)
     return None

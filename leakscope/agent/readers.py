@@ -165,11 +165,11 @@ class Readers:
         if type(target) is tuple:
             return self.words["__annotations__" if place > 3 else "__type_params__"]
         if type(target) is dict:
-            keys = list(target)
-            if place == 2 and "__import__" in keys:
+            if place == 2 and dict.__contains__(target, "__import__"):
                 return self.words["__builtins__"]
             count = code.co_argcount + code.co_kwonlyargcount + 2
             arguments = ("return",) + tuple(self.variables(code)[:count])
+            keys = list(target)
             if keys and all(key in arguments for key in keys if type(key) is str):
                 return self.words["__annotations__"]
             self.walk.name_space(target)

@@ -117,12 +117,12 @@ def _interpreter(walk):
 
 
 def _signals(walk):
-    module = sys.modules.get("_signal")
-    if module is None or "signal" not in sys.modules:
+    getsignal = dict.get(classes.space_named("_signal"), "getsignal")
+    if type(getsignal) is not classes.BuiltinFunctionType or "signal" not in sys.modules:
         return
     for number in range(1, 65):
         try:
-            handler = module.getsignal(number)
+            handler = getsignal(number)
         except ValueError:
             continue
         if handler is None or type(handler) is int or type(handler) is classes.BuiltinFunctionType:
@@ -131,7 +131,7 @@ def _signals(walk):
 
 
 def _signal_name(number):
-    for name, value in list(dict.items(sys.modules["_signal"].__dict__)):
+    for name, value in list(dict.items(classes.space_named("_signal"))):
         if type(value) is int and value == number and name[:3] == "SIG" and name[3:4] != "_":
             return name
     return "signal %d" % number
@@ -139,13 +139,13 @@ def _signal_name(number):
 
 def _atexit(walk):
     """Callbacks with their arguments: on 3.9 the module shows them, later the interpreter's state is searched."""
-    module = sys.modules.get("atexit")
-    count = module._ncallbacks() if module is not None else 0
+    counter = dict.get(classes.space_named("atexit"), "_ncallbacks")
+    count = counter() if type(counter) is classes.BuiltinFunctionType else 0
     if not count:
         return
     if sys.version_info < (3, 10):
         label = "atexit callback"
-        for thing in gc.get_referents(module):
+        for thing in gc.get_referents(dict.get(sys.modules, "atexit")):
             if not classes.is_one_of(type(thing), (dict, tuple)):
                 label = _callback_label(walk, thing)
             yield thing, "atexit", label
@@ -174,11 +174,10 @@ def _callback_label(walk, function):
 
 def _asyncio(walk):
     """Pending tasks, and event loops: instances of AbstractEventLoop."""
-    events = sys.modules.get("asyncio.events")
-    if events is None:
+    loop_class = dict.get(classes.space_named("asyncio.events"), "AbstractEventLoop")
+    if loop_class is None:
         return
-    loop_class = events.__dict__.get("AbstractEventLoop")
-    task_class = sys.modules["_asyncio"].__dict__.get("Task") if "_asyncio" in sys.modules else None
+    task_class = dict.get(classes.space_named("_asyncio"), "Task")
     if task_class is not None:
         for task in walk.instances_of(task_class):
             if task_class.__dict__["_state"].__get__(task) == "PENDING":
@@ -189,4 +188,4 @@ def _asyncio(walk):
 
 def task_label(walk, task):
     """Return "Task 'reader-eu'". get_name() of the C type is safe: the name of a task is always made an exact str."""
-    return "Task " + walk.names.given(sys.modules["_asyncio"].__dict__["Task"].get_name(task))
+    return "Task " + walk.names.given(classes.space_named("_asyncio")["Task"].get_name(task))

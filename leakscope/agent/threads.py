@@ -13,6 +13,8 @@ import gc
 import sys
 from _thread import _local, get_ident
 
+from . import classes
+
 try:
     import _ctypes  # the package `ctypes` would load more (see jsontext.py)
 except ImportError:  # a Python built without libffi
@@ -351,7 +353,7 @@ def interpreter_state():
 def thread_names():
     """Return {ident: name} of the threads that the threading module knows; a name that is no exact str is "?"."""
     names = {}
-    active = sys.modules["threading"].__dict__.get("_active") if "threading" in sys.modules else None
+    active = dict.get(classes.space_named("threading"), "_active")
     for ident, thread in list(dict.items(active)) if type(active) is dict else ():
         name = None
         for candidate in gc.get_referents(thread):

@@ -10,7 +10,7 @@ import os
 import sys
 from time import monotonic_ns, thread_time_ns
 
-from . import devices, native
+from . import classes, devices, native
 from .limits import ControlGroup, kilobytes
 from .thread import read_small
 
@@ -172,21 +172,21 @@ def _read_descriptors(row):
 
 
 def _read_tasks(row):
-    tasks = sys.modules.get("asyncio.tasks")
-    if tasks is None:
+    tasks = classes.space_named("asyncio.tasks")
+    if not tasks:
         return
     count = 0
     # _all_tasks until 3.11, then tasks are kept apart by how they began. `.data` is the set of weak references: no
     # code runs.
     for name in ("_all_tasks", "_scheduled_tasks", "_eager_tasks"):
-        kept = tasks.__dict__.get(name)
+        kept = tasks.get(name)
         if kept is not None:
             count += len(getattr(kept, "data", kept))
     row["tasks"] = count
 
 
 def _read_tracemalloc(row):
-    tracing = sys.modules.get("_tracemalloc")
-    if tracing is not None and tracing.is_tracing():
-        row["tracemalloc_bytes"] = tracing.get_traced_memory()[0]
-        row["tracemalloc_overhead_bytes"] = tracing.get_tracemalloc_memory()
+    tracing = classes.space_named("_tracemalloc")
+    if tracing and tracing["is_tracing"]():
+        row["tracemalloc_bytes"] = tracing["get_traced_memory"]()[0]
+        row["tracemalloc_overhead_bytes"] = tracing["get_tracemalloc_memory"]()

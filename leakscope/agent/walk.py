@@ -292,7 +292,11 @@ class Walk:
         if id(cls) in readers.by_id:
             return readers.by_id[id(cls)]
         for make in self.expanders:
-            reader = make(self, cls)
+            try:
+                reader = make(self, cls)
+            except Exception as error:  # another version of the library, or something that only bears its name
+                self.note("a library could not be asked for what its objects hold (%s)" % type(error).__name__)
+                continue
             if reader is not None:
                 return reader
         mro = classes.mro_ids(cls)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -21,10 +22,15 @@ EXPECTED = {"cuda0_allocated_bytes": 100, "cuda0_reserved_bytes": 400, "cuda0_ac
             "cuda0_inactive_split_bytes": 7, "cuda0_allocated_peak_bytes": 300, "cuda0_alloc_retries": 2, "cuda0_ooms": 1}
 
 
+def load(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> None:
+    module = ModuleType(name)
+    module.__dict__.update(content)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
 def bring_up(monkeypatch: pytest.MonkeyPatch, statistics: dict[str, Any], is_up: bool = True) -> None:
-    cuda = SimpleNamespace(_initialized=is_up, is_initialized=lambda: is_up, device_count=lambda: 1,
-                           memory_stats=lambda ordinal: statistics)
-    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
+    load(monkeypatch, "torch.cuda", _initialized=is_up, is_initialized=lambda: is_up, device_count=lambda: 1,
+         memory_stats=lambda ordinal: statistics)
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -52,15 +58,21 @@ def test_nothing_is_asked_before_the_target_has_initialised_cuda(monkeypatch: py
     assert read() == {}
 
 
+def test_a_mock_in_the_place_of_torch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    mock = MagicMock()
+    monkeypatch.setitem(sys.modules, "torch.cuda", mock)
+    assert read() == {}
+    assert mock.mock_calls == []
+
+
 def test_nvml_is_read_where_the_target_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     bring_up(monkeypatch, {})
     sys.modules["torch.cuda"].memory_stats = lambda ordinal: {"num_ooms": 0}  # type: ignore[attr-defined]
     asked: list[int] = []
     processes = [SimpleNamespace(pid=1, usedGpuMemory=5), SimpleNamespace(pid=os.getpid(), usedGpuMemory=70)]
-    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(
-        nvmlDeviceGetHandleByIndex=lambda index: asked.append(index),
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=900),
-        nvmlDeviceGetComputeRunningProcesses=lambda handle: processes))
+    load(monkeypatch, "pynvml", nvmlDeviceGetHandleByIndex=lambda index: asked.append(index),
+         nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=900),
+         nvmlDeviceGetComputeRunningProcesses=lambda handle: processes)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     assert read() == {"cuda0_ooms": 0, "cuda0_used_bytes": 900, "cuda0_process_bytes": 70}
     assert asked == [3]

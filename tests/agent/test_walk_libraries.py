@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.agent import format as layout
+from tests.agent.staged import VERSIONS, interpreter
 from tests.agent.walking import Snapshot, take
 
 
@@ -112,3 +113,32 @@ snapshot()
 ''', tmp_path)
     blocks = snapshot.follow(snapshot.module(), "attribute TABLE", "attribute _mgr", "attribute blocks", "index")
     assert snapshot.node("__main__.Marker") in snapshot.follow(blocks, "attribute values", "index 0")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_stands_in_the_place_of_a_module_is_not_asked_and_costs_no_snapshot(version: str, tmp_path: Path) -> None:
+    """None forbids an import; mocks and lazy modules run code when they are asked for an attribute or compared."""
+    snapshot = take(interpreter(version), '''
+import asyncio, sys, threading
+class Loud(type(sys)):
+    def __getattribute__(self, name):
+        called.append(name)
+        raise AttributeError(name)
+class Name:
+    def __eq__(self, other):
+        called.append("==")
+        return True
+called = []
+names = ("numpy", "torch", "torch._C", "mmap", "threading", "_asyncio", "asyncio.events", "_signal", "atexit", "_socket")
+kept = {name: sys.modules.get(name) for name in names}
+for place, name in enumerate(names):
+    sys.modules[name] = None if place % 2 else Loud(name)
+unnamed = type(sys)("unnamed")
+unnamed.__name__ = Name()
+class Held: pass
+HELD = Held()
+snapshot()
+assert called == [], called
+sys.modules.update(kept)
+''', tmp_path)
+    assert snapshot.follow(snapshot.module(), "attribute HELD") == [snapshot.node("__main__.Held")]

@@ -1,7 +1,5 @@
 """mmap: the pages of a mapping are memory of the process that no Python object counts."""
 
-import sys
-
 LIBRARY = "mmap"
 
 
@@ -9,7 +7,7 @@ def reader(walk, cls):
     """A mapping holds a node "mapping" of its length."""
     from .. import classes, instances
 
-    mapping = sys.modules["mmap"].__dict__.get("mmap")
+    mapping = dict.get(classes.space_named("mmap"), "mmap")
     if not any(base is mapping for base in classes.mro_of(cls)):
         return None
     plain = instances.InstanceReader(walk, cls)

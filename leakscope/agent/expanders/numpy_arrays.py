@@ -1,7 +1,5 @@
 """numpy: arrays are untracked and have no tp_traverse. Object arrays hold their elements, views hold what they show."""
 
-import sys
-
 from .. import classes
 from ..format import EDGE_KIND_SHIFT, INDEX, STORAGE
 from ..instances import InstanceReader
@@ -25,11 +23,11 @@ def _flat(values, depth):
 
 def reader(walk, cls):
     """An array: INDEX to the elements of an object array, STORAGE to the base of a view; with the bytes it owns."""
-    array = sys.modules["numpy"].__dict__.get("ndarray")
+    array = dict.get(classes.space_named("numpy"), "ndarray")
     if array is None or not any(base is array for base in classes.mro_of(cls)):
         return None
     base_of, dtype_of, bytes_of = (array.__dict__[name].__get__ for name in ("base", "dtype", "nbytes"))
-    number_of = sys.modules["numpy"].dtype.__dict__["num"].__get__
+    number_of = classes.space_named("numpy")["dtype"].__dict__["num"].__get__
     depth_of = array.__dict__["ndim"].__get__
     plain = InstanceReader(walk, cls) if cls is not array else None
 

@@ -4,8 +4,6 @@ Only C getters are called, with __torch_function__ switched off for this thread.
 no memory. `_saved_*` of autograd nodes are not asked: a hook of the target may unpack them.
 """
 
-import sys
-
 from .. import classes
 from ..instances import InstanceReader
 
@@ -16,8 +14,8 @@ _GETTERS = ("_base", "grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks"
 
 def reader(walk, cls):
     """A tensor: STORAGE, `grad`, `_base`, `grad_fn`, hooks. An autograd node: `next_functions`, `variable`."""
-    parts = sys.modules.get("torch._C")
-    base = parts.__dict__.get("TensorBase") or parts.__dict__.get("_TensorBase") if parts else None
+    parts = classes.space_named("torch._C")
+    base = parts.get("TensorBase") or parts.get("_TensorBase")
     if base is None:
         return None
     if any(one is base for one in classes.mro_of(cls)):
@@ -38,8 +36,8 @@ class _TensorReader:
         self.plain.extra += [(name, base.__dict__[name].__get__) for name in _GETTERS if name in base.__dict__]
         self.device_of = base.__dict__["device"].__get__
         self.storage_of = classes.lookup(base, "untyped_storage")[1]
-        self.quiet = parts.__dict__.get("DisableTorchFunction") or parts.__dict__["DisableTorchFunctionSubclass"]
-        storage = parts.__dict__["StorageBase"].__dict__
+        self.quiet = parts.get("DisableTorchFunction") or parts["DisableTorchFunctionSubclass"]
+        storage = parts["StorageBase"].__dict__
         self.address_of, self.bytes_of = storage["data_ptr"], storage["nbytes"]
 
     def _label(self, name):
