@@ -130,6 +130,19 @@ def below(graph: HeapGraph, nodes: Array, inside: Array) -> Array:
     return np.flatnonzero(seen)
 
 
+def own_bytes(graph: HeapGraph, node: int, others: list[int], most_nodes: int = 2000) -> int:
+    """What can be reached from a node without passing `others`, up to a number of nodes: a measure for what it keeps itself."""
+    seen, queue, total = set(others), [node], 0
+    while queue and len(seen) < most_nodes:
+        each = queue.pop()
+        total += int(graph.shallow_bytes[each])
+        for edge in graph.edges_from(each):
+            if edge.target not in seen and edge.kind != layout.TYPE and edge.text != "__globals__":
+                seen.add(edge.target)
+                queue.append(edge.target)
+    return total
+
+
 def other_holders(graph: HeapGraph, tree: Tree, node: int, most: int = 3) -> list[str]:
     """Who else refers to a node, apart from the path of the tree: owners by name."""
     names: list[str] = []

@@ -20,7 +20,7 @@ from leakscope.analyse import evidence, naming, retention
 from leakscope.analyse.components import Cycle
 from leakscope.analyse.trend import grew_in_every_interval
 from leakscope.case import Case
-from leakscope.model import Confidence, Dismissed, Finding, Path, Rule, Step
+from leakscope.model import Confidence, CycleStep, Dismissed, Finding, Path, Rule, Step
 from leakscope.units import bytes_text
 
 RULE = Rule("LS201", "garbage-cycles", "Unreachable cycles pile up uncollected")
@@ -79,7 +79,8 @@ def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
 
 def _finding(case: Case, cycle: Cycle, size: int, growth: int, why: str) -> Finding:
     graph = case.last
-    steps = naming.name_cycle(graph, cycle.edges)
+    shown = naming.name_cycle(graph, cycle.edges)
+    steps = _heaviest_last(case, cycle, shown)
     owner = " -> ".join(f"{step.type}{step.edge}" for step in steps)
     unreferenced = ("nothing outside the cycle refers to it",)
     path = Path(tuple(Step(step.type, step.type, step.edge, "yes", unreferenced) for step in steps), "garbage", owner, owner)
@@ -95,5 +96,15 @@ def _finding(case: Case, cycle: Cycle, size: int, growth: int, why: str) -> Find
         graph.type_name(first), pid=int(case.info.get("pid", 0)), object_count=cycle.count, retained_bytes={"host": size},
         growth_bytes={"host": growth}, share_of_growth_ratio=share, frees_bytes=size, cycle=steps,
         site=sites[0] if sites else None, sites=sites, reasons=tuple(reasons), remedy=REMEDY,
-        fingerprint=evidence.fingerprint(path, [f"{step.type}{step.edge}" for step in steps]),
+        fingerprint=evidence.fingerprint(path, [f"{step.type}{step.edge}" for step in shown]),
         counts=tuple(case.garbage_bytes))
+
+
+def _heaviest_last(case: Case, cycle: Cycle, steps: tuple[CycleStep, ...]) -> tuple[CycleStep, ...]:
+    """The cycle from the object after the one that keeps most: it reads towards what costs the memory."""
+    graph = case.last
+    nodes = [graph.edge(number).source for number in cycle.edges]
+    weights = {node: retention.own_bytes(graph, node, nodes) for node in nodes}
+    heaviest = graph.types[graph.type_id[max(nodes, key=lambda node: weights[node])]].qualname
+    place = next((number for number, step in enumerate(steps) if step.type == heaviest), len(steps) - 1)
+    return steps[place + 1:] + steps[:place + 1]

@@ -37,3 +37,14 @@ def test_an_instance_and_its_dict_are_one_step_of_a_cycle():
         response .parser -> parser
     """, gc={"enabled": False}, n=[100, 200, 300, 400]))
     assert {(step.type, step.edge) for step in findings[0].cycle} == {("Response", ".parser"), ("StreamParser", ".response")}
+
+
+def test_a_cycle_is_read_towards_the_object_that_keeps_most():
+    findings, _ = detected(case(CYCLES + """
+        response .chunks -> chunks:list x{n}
+        chunks [*] -> bytes x{n} 64KiB
+    """, gc={"enabled": False}, n=[100, 200, 300, 400]))
+    assert [(step.type, step.edge) for step in findings[0].cycle] == [("StreamParser", ".response"), ("Response", ".parser")]
+    other, _ = detected(case(CYCLES, gc={"enabled": False}, n=[100, 200, 300, 400]))
+    assert [step.type for step in other[0].cycle] == ["Response", "StreamParser"]
+    assert other[0].fingerprint == findings[0].fingerprint
