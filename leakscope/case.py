@@ -91,7 +91,8 @@ class Case:
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Where the growth in the window went."""
-        return account.account(self.program_timeline, self.memory.points, self._totals, self.window)
+        memory = self.memory
+        return account.account(self.program_timeline, memory.points, self._totals, self.window, not memory.is_estimated)
 
     def layer(self, name: str) -> int | None:
         """The growth of one layer in bytes; None if it was not measured."""

@@ -123,7 +123,8 @@ def evidence_of(finding: Finding, rate: Rate | None) -> tuple[tuple[str, str], .
     """The evidence bits of a claim, each with its number (knowledge page "verdicts and reports", section 2.1)."""
     bits = []
     if finding.counts and grew_in_every_interval(finding.counts):
-        bits.append(("G", f"grew in every interval: {' -> '.join(count_text(count) for count in finding.counts)}"))
+        text = bytes_text if finding.cycle else count_text  # of cycles it is known what they keep
+        bits.append(("G", f"grew in every interval: {' -> '.join(text(count) for count in finding.counts)}"))
     if rate and rate.low is not None and rate.low > 0:
         bits.append(("R", f"the memory of the process rises by {bytes_text(rate.bytes_per_s)} a second "
                           f"(95 %: {bytes_text(rate.low)} to {bytes_text(rate.high or 0.0)})"))

@@ -3,7 +3,8 @@
 A walk in place needs some 250 bytes for each object while it runs. Allocators keep part of that afterwards, and the program
 then grows into it without the process getting larger. So where walks are large beside the growth, resident memory says
 little, and the program's memory is put together from meters that a finished walk leaves alone: what malloc has handed out,
-and the blocks of pymalloc, at the size that blocks have in the snapshots.
+and the blocks of pymalloc, at the size that blocks have in the snapshots. What allocators keep free is then not told apart
+from what our walks left there.
 """
 
 from __future__ import annotations
@@ -46,16 +47,19 @@ def program_memory(timeline: Sequence[Sample], pauses: Sequence[Window], most_no
     if disturbance <= max(NEGLIGIBLE_BYTES, NEGLIGIBLE_SHARE * grown) or block_bytes is None:
         return ProgramMemory(direct, False)
     points = [(sample["t_ns"] / 1e9, float(sample["malloc_used_bytes"] + sample["py_blocks"] * block_bytes
-                                           + sample.get("malloc_free_bytes", 0) + sample.get("shmem_bytes", 0)))
+                                           + sample.get("shmem_bytes", 0)))
               for sample in cleaned if "malloc_used_bytes" in sample and "py_blocks" in sample]
     return ProgramMemory(points, True) if len(points) >= LEAST_POINTS else ProgramMemory(direct, False)
 
 
 def without_tracing(timeline: Sequence[Sample]) -> list[Sample]:
-    """Return the timeline without the tables of tracemalloc, which malloc counts as in use while a window is open."""
-    return [{**sample, "malloc_used_bytes": sample["malloc_used_bytes"] - sample["tracemalloc_overhead_bytes"]}
-            if "tracemalloc_overhead_bytes" in sample and "malloc_used_bytes" in sample else dict(sample)
-            for sample in timeline]
+    """Return the timeline without the tables of tracemalloc, which are there only while a window is open."""
+    cleaned = [dict(sample) for sample in timeline]
+    for sample in cleaned:
+        for name in ("rss_bytes", "anon_bytes", "malloc_used_bytes"):
+            if name in sample:
+                sample[name] -= sample.get("tracemalloc_overhead_bytes", 0)
+    return cleaned
 
 
 def without_own_steps(timeline: Sequence[Sample], pauses: Sequence[Window]) -> list[Sample]:

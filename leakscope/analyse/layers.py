@@ -131,10 +131,12 @@ def _extrapolated(totals: Sequence[HeapTotals], field: str, window: Window) -> f
     return None if slope is None else slope.value * window.length_s
 
 
-def account(timeline: Sequence[Sample], private: Points, totals: Sequence[HeapTotals], window: Window) -> tuple[Layer, ...]:
+def account(timeline: Sequence[Sample], private: Points, totals: Sequence[HeapTotals], window: Window,
+            is_free_known: bool = True) -> tuple[Layer, ...]:
     """Return the layers of REPORT_JSON.md for a process: total, then parts that add up to it.
 
-    `private` is the private memory of the program; with the pages of mapped files it is the total.
+    `private` is the private memory of the program; with the pages of mapped files it is the total. Without `is_free_known`
+    nothing is said of what the allocator keeps (analyse/footprint.py).
     """
     file_change = change(column(timeline, "file_bytes"), window)
     grown = change(private, window)
@@ -144,6 +146,7 @@ def account(timeline: Sequence[Sample], private: Points, totals: Sequence[HeapTo
     python = _extrapolated(totals, "python_bytes", window)
     python_malloc = _extrapolated(totals, "malloc_bytes", window)
     used, free = change(column(timeline, "malloc_used_bytes"), window), change(column(timeline, "malloc_free_bytes"), window)
+    free = free if is_free_known else None
     native = None if used is None else used - (python_malloc or 0.0)
     if total is not None and free is not None:
         # free memory inside malloc need not be resident: it cannot explain more than what is left

@@ -21,6 +21,8 @@ MOST_FINDINGS, MOST_GROWTH_ROWS = 25, 20
 SERIES = (("rss_bytes", "bytes"), ("anon_bytes", "bytes"), ("malloc_used_bytes", "bytes"), ("malloc_free_bytes", "bytes"),
           ("shmem_bytes", "bytes"), ("py_blocks", "count"), ("tasks", "count"), ("threads", "count"), ("fds", "count"))
 MOST_POINTS = 400
+ESTIMATED = ("Our walks in place are large beside the growth and disturb resident memory: the growth is put together from what "
+             "malloc and the object allocator have handed out, and what allocators keep free is not told.")
 
 
 def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], stream: TextIO) -> Report:
@@ -100,6 +102,8 @@ def _report(session: sessions.Session, processes: Sequence[sessions.SessionProce
     findings = verdict.ranked([finding for each in examined for finding in each.findings])[:MOST_FINDINGS]
     shown = _shown_case(examined, findings)
     dismissed = sorted((what for each in examined for what in each.dismissed), key=lambda what: -(what.growth_bytes or 0))
+    if shown.memory.is_estimated:
+        skipped = [*skipped, ESTIMATED]
     notes = [*skipped, *(note for process in processes for note in _notes(process))]
     return Report(
         tool_version=leakscope.__version__, session=_session_info(session, processes), verdict=answer, layers=shown.layers,
