@@ -127,6 +127,8 @@ class Recorder:
             self.files.append(fmt.TIMELINE_FILE, row)
             if has_stopped and (reason == "duration" or self._is_exit_worth_a_snapshot()):
                 self.take("exit", row)
+            elif not has_stopped and self._walking.locked():
+                self.files.note(f"The program ended during a snapshot; that was given up after {_LAST_STOP_S:.0f} s.")
             self.files.write(fmt.EXIT_FILE, {"t_ns": time.monotonic_ns() - self.started_ns, "reason": reason})
         self.timeline.end()
         self.windows.close()

@@ -46,7 +46,9 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
         shutil.copyfile(AGENT_FOLDER / "boot" / HOOK, boot / HOOK)
         session.write_options(dict(options))
     except OSError as error:
-        raise LeakScopeError(f"The agent cannot be copied to '{boot}': {error.strerror}.",
+        # shutil.Error bears no reason of its own, but a list of (from, to, reason) of the files that failed
+        reason = error.strerror or (error.args[0][0][2] if isinstance(error, shutil.Error) else error)
+        raise LeakScopeError(f"The agent cannot be copied to '{boot}': {reason}.",
                              "leakscope run -o DIR -- COMMAND, with a DIR that you may write to") from error
     return boot
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from leakscope.agent.recorder import Recorder
 from tests.agent.staged import OLDEST_AND_NEWEST, Stage, python, until  # noqa: F401
 
 SLEEP = "import time; time.sleep({})"
@@ -44,6 +46,15 @@ def test_a_short_script_that_grew_gets_its_snapshot_at_exit(tmp_path: Path) -> N
     stage = Stage(tmp_path)
     stage.run(sys.executable, "-c", "kept = [[number] for number in range(300000)]")
     assert [snapshot["kind"] for snapshot in stage.processes[0].snapshots][-1:] == ["exit"]
+
+
+def test_a_snapshot_that_the_end_of_the_program_cut_off_is_named(tmp_path: Path) -> None:
+    boot = tmp_path / "boot"
+    boot.mkdir()
+    recorder = Recorder({"session": str(tmp_path)}, str(boot))
+    assert recorder.open() and recorder._walking.acquire(False)
+    recorder._close("exit", has_stopped=False)
+    assert "The program ended during a snapshot" in (tmp_path / str(os.getpid()) / "notes.jsonl").read_text()
 
 
 def test_a_given_period_and_warm_up_are_kept_to(tmp_path: Path) -> None:

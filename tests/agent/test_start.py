@@ -45,6 +45,16 @@ def test_only_c_modules_are_loaded_before_the_target(tmp_path: Path) -> None:
     assert observed - alone - ours <= {"_json", "_ctypes", "_posixsubprocess", *sys.builtin_module_names}
 
 
+def test_a_program_that_writes_no_bytecode_has_the_agent_compiled_once_in_our_folder_only(tmp_path: Path) -> None:
+    """Images of containers set PYTHONDONTWRITEBYTECODE; compiling the agent costs each of their processes 0.1 s."""
+    stage = Stage(tmp_path)
+    stage.write("other.py", "")
+    program = str(stage.write("program.py", "import other, sys; print(sys.dont_write_bytecode)"))
+    assert stage.run(sys.executable, program, PYTHONDONTWRITEBYTECODE="1").stdout == "True\n"
+    written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.pyc")}
+    assert written and all("_leakscope_agent" in path.parts for path in written), written
+
+
 def test_exit_code_streams_and_traceback_are_those_of_the_target(python: str, tmp_path: Path) -> None:  # noqa: F811
     stage = Stage(tmp_path)
     for text in ("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)", "raise ValueError('seven')",

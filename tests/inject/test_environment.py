@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +54,16 @@ def test_the_boot_folder_comes_first_and_nothing_else_changes(before: str | None
 def test_a_folder_that_pythonpath_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LeakScopeError, match="PYTHONPATH cannot hold the folder"):
         staged(tmp_path / "a:b")
+
+
+def test_an_agent_that_cannot_be_copied_is_refused_with_the_systems_reason(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: object, target: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copystat", full)
+    with pytest.raises(LeakScopeError, match="cannot be copied to .*: .*No space left on device"):
+        staged(tmp_path)
 
 
 def test_a_python_with_this_environment_reports_in_and_finds_its_own_sitecustomize(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import sys
 def _bring_up(folder):
     if sys.version_info < (3, 9) or sys.implementation.name != "cpython":
         return
+    wish = sys.dont_write_bytecode
+    sys.dont_write_bytecode = False  # in this folder, which is ours: else each process compiles the agent, for 0.1 s
     try:
         import _leakscope_agent  # type: ignore[import-not-found]
 
@@ -17,6 +19,7 @@ def _bring_up(folder):
     except Exception:
         # Nobody may be told: stderr is the target's, and there is no session to write to.
         pass
+    sys.dont_write_bytecode = wish
 
 
 def _step_aside(folder):
