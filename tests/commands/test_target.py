@@ -20,19 +20,21 @@ from tests.commands.runs import DEADLINE_S, ENVIRONMENT, LEAKSCOPE, line, observ
 
 # Says when it is ready, counts what it gets, ends on SIGTERM with the counts as its output.
 COUNTER = """
-import signal, sys, time
+import os, signal, sys, time
 counts = {}
+def say(text):
+    os.write(1, text.encode() + b"\\n")  # a handler may not print while another print is at its flush
 def count(number, frame):
     name = signal.Signals(number).name
     counts[name] = counts.get(name, 0) + 1
-    print("got", name, flush=True)
+    say(f"got {name}")
 for name in ("SIGINT", "SIGUSR1", "SIGHUP", "SIGQUIT", "SIGTERM", "SIGWINCH"):
     signal.signal(getattr(signal, name), count)
-print("ready", flush=True)
+say("ready")
 while "SIGTERM" not in counts:
     time.sleep(0.01)
 time.sleep(0.3)
-print(sorted(counts.items()), flush=True)
+say(str(sorted(counts.items())))
 """
 
 
