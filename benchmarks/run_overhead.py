@@ -59,7 +59,8 @@ def bare_s(python: str, program: Path) -> float:
 
 def observed(python: str, program: Path, out: Path) -> tuple[float, dict[str, object]]:
     """Seconds of the program under leakscope, and its process in report.json."""
-    command = [sys.executable, "-m", "leakscope", "run", "--quiet", "-o", str(out), "--format", "json", "--", python, str(program)]
+    command = [sys.executable, "-m", "leakscope", "run", "--quiet", "-o", str(out), "--format", "json", "--",
+               python, str(program)]
     seconds = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     process: dict[str, object] = json.loads((out / "report.json").read_text())["session"]["processes"][0]
     return seconds, process

@@ -45,7 +45,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         nodes = walk.take(f"{folder}/first", 1, "manual", 0)["node_count"]
         calls = iter(range(10))
-        rows = [("leakscope walk with names, edges and files", cpu_s(lambda: walk.take(f"{folder}/{next(calls)}", 1, "manual", 0))),
+        rows = [("leakscope walk with names, edges and files",
+                 cpu_s(lambda: walk.take(f"{folder}/{next(calls)}", 1, "manual", 0))),
                 ("objgraph.typestats", cpu_s(objgraph.typestats)),
                 ("gc.get_objects and their referents", cpu_s(lambda: gc.get_referents(*gc.get_objects())))]
     print(f"{nodes:,} objects, {len(orders):,} instances\n\n| what | CPU s | objects a second |\n|---|---|---|")
