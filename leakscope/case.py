@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import median
 from typing import Any
 
 from leakscope.analyse import footprint
@@ -53,14 +52,11 @@ class Case:
     @cached_property
     def memory(self) -> footprint.ProgramMemory:
         """Private memory of the program over time."""
-        sizes = []
-        for graph, total in zip(self.compared, self._totals):
-            blocks = graph.info.get("sample", {}).get("py_blocks")
-            if blocks:
-                sizes.append((total.python_bytes - total.malloc_bytes) / blocks)
+        known = [(blocks, total.python_bytes - total.malloc_bytes) for graph, total in zip(self.compared, self._totals)
+                 if (blocks := graph.info.get("sample", {}).get("py_blocks"))]
         most_nodes = max((graph.node_count for graph in self.graphs), default=0)
         timeline = footprint.without_tracing(self.timeline)
-        return footprint.program_memory(timeline, self._pauses, most_nodes, median(sizes) if sizes else None)
+        return footprint.program_memory(timeline, self._pauses, most_nodes, footprint.block_bytes(known))
 
     @property
     def disturbance_bytes(self) -> int:

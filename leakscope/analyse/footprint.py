@@ -10,6 +10,7 @@ from what our walks left there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from leakscope.analyse.layers import Points, Window, column, private_memory
@@ -20,6 +21,7 @@ WALK_BYTES = 250  # of one object in the Python walk, measured on CPython 3.11 (
 NEGLIGIBLE_BYTES = 4 << 20
 NEGLIGIBLE_SHARE = 0.25  # of the growth; both ours
 LEAST_POINTS = 6
+LEAST_BLOCKS = 5000  # additional blocks whose mean size means something; ours
 # What memory that a walk took and gave back can leave raised.
 _MOVED_BY_WALKS = ("rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "malloc_free_bytes", "malloc_arena_bytes")
 
@@ -50,6 +52,20 @@ def program_memory(timeline: Sequence[Sample], pauses: Sequence[Window], most_no
                                            + sample.get("shmem_bytes", 0)))
               for sample in cleaned if "malloc_used_bytes" in sample and "py_blocks" in sample]
     return ProgramMemory(points, True) if len(points) >= LEAST_POINTS else ProgramMemory(direct, False)
+
+
+def block_bytes(known: Sequence[tuple[int, int]]) -> float | None:
+    """Return the bytes of one more block of pymalloc, from (blocks, bytes in them) of the snapshots in time order.
+
+    What is added need not be like what was there: where enough blocks were added, their own mean counts, else that of all. None
+    for no snapshot.
+    """
+    if not known:
+        return None
+    added = known[-1][0] - known[0][0]
+    if added >= LEAST_BLOCKS:
+        return min(512.0, max(16.0, (known[-1][1] - known[0][1]) / added))  # obmalloc's smallest and largest block
+    return median(size / blocks for blocks, size in known)
 
 
 def without_tracing(timeline: Sequence[Sample]) -> list[Sample]:

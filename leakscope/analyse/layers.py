@@ -20,6 +20,8 @@ Sample = dict[str, Any]
 Points = list[tuple[float, float]]
 
 SMALL_OBJECT_BYTES = 512  # CPython Objects/obmalloc.c, SMALL_REQUEST_THRESHOLD: larger requests go to malloc
+HEADER_BYTES = 64  # of an object whose contents are a block of their own
+_TWO_BLOCKS = frozenset({"list", "dict", "set", "frozenset", "bytearray", "deque", "OrderedDict", "defaultdict"})
 IMPORT_SHARE = 0.95  # imports have ended when this share of the final sys.modules is there; ours
 WARM_UP_SHARE, WARM_UP_MOST_S = 0.2, 60.0  # the start of a run is no evidence of a leak; ours, tuned on 5-second programs
 EDGE_SHARE = 0.12  # a level at the start or end of a window is the median over this share of it; ours
@@ -60,7 +62,9 @@ def heap_totals(graph: HeapGraph) -> HeapTotals:
     """Sum a snapshot up."""
     sizes, kinds = graph.shallow_bytes.astype(np.int64), graph.kind
     host = (graph.device == 0) & (kinds != _MAPPING)
-    large = host & ((sizes > SMALL_OBJECT_BYTES) | (kinds == _STORAGE))
+    in_two = np.fromiter((name.qualname in _TWO_BLOCKS for name in graph.types), bool, len(graph.types))
+    limit = np.where(in_two[graph.type_id], SMALL_OBJECT_BYTES + HEADER_BYTES, SMALL_OBJECT_BYTES)
+    large = host & ((sizes > limit) | (kinds == _STORAGE))
     return HeapTotals(graph.t_s, int(sizes[host].sum()), int(sizes[large].sum()), int(sizes[kinds == _MAPPING].sum()))
 
 

@@ -65,3 +65,9 @@ def test_growth_before_and_after_the_second_of_two_snapshots():
     points = [(float(t), 10.0 * t) for t in range(20)]
     assert footprint.growth_around(points, 2.0, 10.0) == (80.0, 80.0)
     assert footprint.growth_around(points, 2.0, 18.0) is None
+
+
+def test_the_size_of_a_block_is_that_of_the_blocks_that_were_added():
+    assert footprint.block_bytes([(100_000, 6_000_000), (200_000, 36_000_000)]) == 300.0
+    assert footprint.block_bytes([(100_000, 6_000_000), (101_000, 8_000_000)]) == (60 + 8_000_000 / 101_000) / 2
+    assert footprint.block_bytes([]) is None
