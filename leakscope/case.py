@@ -20,6 +20,7 @@ from leakscope.model import Layer, Path
 Sample = dict[str, Any]
 
 LEAST_PILE_BYTES = 96 * 1024  # what piles up less than this over a run is not shown; ours
+LEAST_SEEN_BYTES = 8 * 1024  # a pile of objects may keep more than Python can see of it: small ones are looked at; ours
 STALL_PART, STALL_SHARE = 0.35, 0.08  # a steady growth has 0.35 of itself in that part of the run; ours
 STEADY_SHARE = 0.15  # of the growth falls at least into each part of the run that is compared; ours
 END_S = 0.25  # a snapshot that ended this close to the end of the run may show the program taking itself apart; ours
@@ -153,7 +154,7 @@ class Case:
         """Where objects pile up, most bytes first; empty where growth cannot be told."""
         if not self.can_compare:
             return []
-        found = growing.accumulations(self.last, self.growth, LEAST_PILE_BYTES)
+        found = growing.accumulations(self.last, self.growth, LEAST_SEEN_BYTES)
         known = {pile.owner_node for pile in found} | {pile.owner_class for pile in found}
         for node, counts in growing.same_containers(self.compared):
             if node in known or int(self.growth.table.class_of[node]) in known:

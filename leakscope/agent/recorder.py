@@ -22,7 +22,7 @@ _SECOND = 1_000_000_000
 # behind.
 _SETTLE_S, _FORK_SETTLE_S = 0.02, 0.05
 # How long a fork, and how long the end of the interpreter, waits for a snapshot that is being taken.
-_STOP_S, _LAST_STOP_S = 2.0, 30.0
+_STOP_S, _EXIT_STOP_S, _LAST_STOP_S = 2.0, 3.0, 10.0
 # Bytes the Python walk holds for one object with its tables and columns. Blocks are counted, as objects are not.
 _WALK_BYTES = 250
 _FULL_PART = 0.9
@@ -66,6 +66,7 @@ class Recorder:
         self._index = 0
         self._manual = Ladder(options.get("keep_snapshots") or 6)
         self._is_limit_seen = False
+        self._is_giving_up = False
         self._is_ended = False
         self._opening = allocate_lock()
         self._first_blocks = sys.getallocatedblocks()
@@ -117,7 +118,11 @@ class Recorder:
         """Write the last row, the snapshot at exit where it is worth its time, and exit.json. Safe to call twice."""
         if self._is_ended or os.getpid() != self.pid:
             return
-        has_stopped = self.pause(_LAST_STOP_S)
+        thread = self.thread
+        has_stopped = self.pause(_EXIT_STOP_S)
+        if not has_stopped:
+            self._is_giving_up = True  # the walk under way sees it within moments
+            has_stopped = thread.stop(_LAST_STOP_S)
         self._close(reason, has_stopped)
 
     def _close(self, reason, has_stopped):
@@ -125,7 +130,8 @@ class Recorder:
         if self.open():
             row = self.timeline.row(is_whole=True)
             self.files.append(fmt.TIMELINE_FILE, row)
-            if has_stopped and (reason == "duration" or self._is_exit_worth_a_snapshot()):
+            is_free = has_stopped and not self._is_giving_up
+            if is_free and (reason == "duration" or self._is_exit_worth_a_snapshot()):
                 self.take("exit", row)
             elif not has_stopped and self._walking.locked():
                 self.files.note(f"The program ended during a snapshot; that was given up after {_LAST_STOP_S:.0f} s.")
@@ -216,11 +222,22 @@ class Recorder:
         try:
             return self._take(kind, row)
         except Exception as error:
-            self.files.note(f"Snapshot {self._index} could not be taken: {_reason(error)}.")
+            why = str(error) if type(error).__name__ == "GivenUp" else f"{_reason(error)}."
+            self.files.note(f"Snapshot {self._index} could not be taken: {why}")
             self.files.remove_snapshot(self._index)
             return None
         finally:
             self._walking.release()
+
+    def _go_on(self, objects_count):
+        """Called now and then during a walk; ends it when the program ends, or when it needs more than it may."""
+        from .walk import GivenUp
+
+        if self._is_giving_up:
+            raise GivenUp("the program ended while it was being taken.")
+        allowed = self.options.get("max_memory_bytes")
+        if allowed and objects_count * _WALK_BYTES > allowed:
+            raise GivenUp(f"the heap grew meanwhile, and the walk would need more than the {allowed >> 20} MiB allowed.")
 
     def _take(self, kind, row):
         if not self.open():
@@ -240,7 +257,7 @@ class Recorder:
             row = row or self.timeline.row(is_whole=True)
             folder = self.files.snapshot_path(self._index)
             own = self.own() + ([] if tracer is None else [tracer])
-            done = walk.take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer)
+            done = walk.take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer, go_on=self._go_on)
         finally:
             ended_ns = self._last_walk_ended_ns = self.elapsed_ns()
             self.ladder.postponed(begun_ns, ended_ns)

@@ -27,15 +27,21 @@ from .readers import Readers, container_of
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SINGLETONS = (None, True, False, Ellipsis, NotImplemented)
+_EDGES_BETWEEN_LOOKS = 50_000  # some 0.1 s
 _FROZEN_BY_ITSELF = 1000  # 3.12 freezes 375 objects when it starts; a service that freezes has tens of thousands
 
 
-def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
+class GivenUp(Exception):
+    """A walk that must not go on; says why in one sentence."""
+
+
+def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None):
     """Write one snapshot of this process into `folder` (made here) and return what was written to done.json.
 
     `own`: objects of the agent to leave out, with what only they hold; `tracer`: None, or a function of the list of
     objects that returns (site_id of each, rows of "sites"), with a `begin` that is called before the walk if there is
-    one; `notes`: sentences to carry into done.json. Raises OSError (disk full, not writable) after removing what was
+    one; `notes`: sentences to carry into done.json; `go_on`: None, or what is called with the number of objects now and
+    then, and raises GivenUp to end the walk. Raises OSError (disk full, not writable) after removing what was
     written; a failure with one object is counted in the notes instead.
     """
     started = time.monotonic_ns()
@@ -49,6 +55,7 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
         if begin is not None:
             begin()
         walk = Walk(own, folder)
+        walk.go_on = go_on
         for note in notes:
             walk.note(note)
         walk.run()
@@ -121,6 +128,7 @@ class Walk:
         self.storage_label = STORAGE << EDGE_KIND_SHIFT
         self._tracked_types = None
         self.thread_names = threads.thread_names()
+        self.go_on = None
         self.readers = Readers(self)
         self.expanders = expanders.loaded(self)
         self.tracked = gc.get_objects()
@@ -245,6 +253,7 @@ class Walk:
         add_target, add_label, add_start, add_size = (
             self.edge_target.append, self.edge_label.append, self.edge_start.append, self.sizes.append)
         edges = self.edge_target
+        go_on, next_look = self.go_on, len(edges) + _EDGES_BETWEEN_LOOKS
         for start in starts:
             if id(start) in index:
                 continue
@@ -253,7 +262,12 @@ class Walk:
             unread = iter(objects)
             unread.__setstate__(row)
             for thing in unread:
-                add_start(len(edges))
+                count = len(edges)
+                add_start(count)
+                if count > next_look:
+                    next_look = count + _EDGES_BETWEEN_LOOKS
+                    if go_on is not None:
+                        go_on(len(objects))
                 try:
                     reader, size = entry_of(id(type(thing))) or self._learn(type(thing))
                     add_size(size(thing))

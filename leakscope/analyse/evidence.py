@@ -122,15 +122,23 @@ def hidden_native_growth(layers: Sequence[Layer], least_bytes: int) -> int:
 def hides_native(graph: HeapGraph, pile: Accumulation, table: PathTable) -> bool:
     """True if the members, or what they hold at once, are objects of extension modules that may own native memory.
 
-    A tensor with an autograd graph holds the tensors saved for the backward pass, which no Python object shows.
+    A tensor with an autograd graph holds the tensors saved for the backward pass, which no Python object shows (the names of
+    the saved ones are never asked for: that may run hooks of the program).
     """
     if pile.is_buffer:
         return False
-    for edge in graph.edges_from(pile.member_node)[:64]:
-        if edge.text in ("grad_fn", "_grad_fn"):
-            return True
+    if carries_autograd(graph, pile):
+        return True
     candidates = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node)[:32])]
     return any(_is_extension_type(graph, node) for node in candidates)
+
+
+def carries_autograd(graph: HeapGraph, pile: Accumulation) -> bool:
+    """True if the members, or what they hold at once, are tensors with an autograd graph behind them."""
+    if pile.is_buffer or graph.kind[pile.member_node] in (_KIND["type"], _KIND["function"], _KIND["module"]):
+        return False
+    near = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node)[:32])]
+    return any(edge.text == "grad_fn" for node in near for edge in graph.edges_from(node)[:16])
 
 
 def _is_extension_type(graph: HeapGraph, node: int) -> bool:

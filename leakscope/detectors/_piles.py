@@ -7,7 +7,7 @@ listener, drop the traceback), the proof does not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakscope.analyse import evidence
 from leakscope.analyse.growth import Accumulation
@@ -44,12 +44,25 @@ def piles(case: Case) -> list[Pile]:
         if path is None or path.root_kind == "garbage":
             continue
         hidden = hidden_left if evidence.hides_native(case.last, accumulation, case.growth.table) else 0
-        if accumulation.growth_bytes + hidden < LEAST_PILE_BYTES:
+        is_graph = evidence.carries_autograd(case.last, accumulation)
+        if accumulation.growth_bytes + hidden < LEAST_PILE_BYTES and not is_graph:
             continue
         hidden_left -= hidden
         shape = evidence.shape(case.last, case.tree(case.last), accumulation, path)
         found.append(Pile(accumulation, shape, path, hidden))
-    return sorted(found, key=lambda pile: -(pile.accumulation.growth_bytes + pile.hidden_bytes))
+    return sorted(_with_saved_tensors(case, found), key=lambda pile: -(pile.accumulation.growth_bytes + pile.hidden_bytes))
+
+
+def _with_saved_tensors(case: Case, found: list[Pile]) -> list[Pile]:
+    """Count tensors that only C++ holds for the owner whose tensors carry an autograd graph: the graph has saved them."""
+    graphs = [pile for pile in found if pile.shape != "c-held" and evidence.carries_autograd(case.last, pile.accumulation)]
+    saved = [pile for pile in found if pile.shape == "c-held" and "Tensor" in pile.accumulation.leaked_type]
+    if not graphs or not saved:
+        return found
+    owner = graphs[0]
+    more = sum(pile.accumulation.growth_bytes + pile.hidden_bytes for pile in saved)
+    kept = [pile for pile in found if pile not in saved]
+    return [replace(pile, hidden_bytes=pile.hidden_bytes + more) if pile is owner else pile for pile in kept]
 
 
 def detect_shape(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[Finding | Dismissed]:

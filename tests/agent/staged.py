@@ -26,7 +26,7 @@ STAND_IN = '''
 import os
 from . import jsontext
 
-def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=()):
+def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None):
     path = folder
     os.mkdir(path)
     done = {"index": index, "kind": kind, "t_ns": t_ns, "sample": sample, "pause_ns": 1000, "own": len(own)}

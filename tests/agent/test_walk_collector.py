@@ -82,3 +82,17 @@ def test_attributes_keep_their_names_where_the_heap_is_frozen(tmp_path, collecto
     name = "_".join(("answer", "of", "frozen"))  # as one word here it would be known from this function
     assert name in json.loads((tmp_path / "0001" / "names.json").read_text())["strings"]
     assert name in vars(fresh)
+
+
+def test_a_walk_that_is_told_to_end_leaves_nothing_and_puts_the_collector_back(tmp_path, collector):
+    keep = [[number] for number in range(60_000)]
+    before = gc.get_threshold()
+
+    def go_on(_objects_count):
+        raise walk.GivenUp("enough.")
+
+    with pytest.raises(walk.GivenUp):
+        walk.take(str(tmp_path / "0001"), 1, "manual", 0, go_on=go_on)
+    assert gc.get_threshold() == before
+    assert not (tmp_path / "0001").exists()
+    assert len(keep) == 60_000

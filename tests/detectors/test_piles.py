@@ -247,3 +247,25 @@ def test_a_holder_that_came_after_the_first_snapshot_is_found_but_not_its_attrib
     """
     findings, _ = detected(case("module app\n{rest}", rest=["", *(later.replace("{n}", str(n)) for n in (100, 200, 300))]))
     assert [each.owner for each in findings] == ["app.cache.entries"]
+
+
+def test_tensors_saved_for_the_backward_pass_count_for_the_list_that_keeps_the_losses():
+    findings, _ = detected(case("""
+        module train
+        train .losses -> losses:list
+        losses [*] -> loss:torch.Tensor x{n} 80B
+        loss <grad_fn> -> node:torch.MseLossBackward0 x{n} 80B
+        garbage saved:torch.Tensor x{n} 256KiB refs+1
+    """, growth_bytes_s=2_600_000, n=[100, 200, 300, 400]))
+    assert [each.owner for each in findings] == ["train.losses"]
+    assert sum(findings[0].growth_bytes.values()) > 300 * 256 * 1024
+
+
+def test_tensors_that_only_native_code_holds_stay_so_where_nobody_keeps_a_graph():
+    findings, _ = detected(case("""
+        module app
+        app .names -> names:list
+        names [*] -> str x{n} 4KiB
+        garbage saved:torch.Tensor x{n} 256KiB refs+1
+    """, growth_bytes_s=2_600_000, n=[100, 200, 300, 400]))
+    assert "held-by-native-code" in [each.rule.name for each in findings]
