@@ -78,7 +78,9 @@ class SessionProcess:
 
     def timeline(self) -> list[Json]:
         """Return the samples in the order they were taken; a line that is not complete is left out."""
-        return _read_lines(self.folder / layout.TIMELINE_FILE)
+        rows = _read_lines(self.folder / layout.TIMELINE_FILE)
+        numbers = [{name: value for name, value in row.items() if isinstance(value, (int, float))} for row in rows]
+        return [row for row in numbers if "t_ns" in row]
 
     def latest(self) -> Json | None:
         """Return the newest complete sample without reading the whole timeline, or None if there is none yet."""
@@ -239,6 +241,11 @@ def open(path: str | Path) -> Session:
     written = info.get("format") if isinstance(info, dict) else None
     if not isinstance(written, int):
         raise SessionError(f"The file '{file}' does not say of which format the session is.",
+                           "record again: leakscope run -- COMMAND")
+    wrong = [name for name, kind in (("host", dict), ("options", dict), ("command", list), ("gaps", list))
+             if not isinstance(info.get(name, kind()), kind)]
+    if wrong:
+        raise SessionError(f"The file '{file}' is damaged: its {wrong[0]} is not what it should be.",
                            "record again: leakscope run -- COMMAND")
     if written > layout.FORMAT:
         raise SessionError(f"The session '{folder}' is of format {written}, this leakscope reads up to {layout.FORMAT}.",

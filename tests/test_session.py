@@ -189,3 +189,16 @@ def test_a_folder_with_a_session_or_a_report_is_taken(tmp_path: Path, name: str)
     assert sessions.is_taken(tmp_path) is None
     (tmp_path / name).write_text("")
     assert sessions.is_taken(tmp_path) == name
+
+
+def test_a_value_that_is_no_number_is_not_measured(tmp_path: Path) -> None:
+    process = add_process(made(tmp_path), ended_pid())
+    rows = ['{"t_ns": 5, "rss_bytes": null, "pss_bytes": 7, "threads": "x"}', '{"rss_bytes": 1}', ""]
+    (process / "timeline.jsonl").write_text("\n".join(rows))
+    assert sessions.open(tmp_path).timeline() == [{"t_ns": 5, "pss_bytes": 7}]
+
+
+def test_a_field_of_the_wrong_kind_is_damage_and_no_error_of_ours(tmp_path: Path) -> None:
+    made(tmp_path).write_info(host=[])
+    with pytest.raises(SessionError, match="its host is not what it should be"):
+        sessions.open(tmp_path)

@@ -33,7 +33,8 @@ def command(session: Path, type_name: str | None, address: str | None, pid: int 
     One entry for each distinct holder; entries of one list or dict are the same holder.
     """
     if (type_name is None) == (address is None):
-        raise UsageError("leakscope why needs either --type or --address.", f"leakscope why {session} --type module.Class")
+        raise UsageError("leakscope why needs --type or --address, and only one of them.",
+                         f"leakscope why {session} --type module.Class")
     number = _number(address) if address else None
     evidence = sessions.open(session)
     found = _find(evidence, type_name, number, pid, snapshot)
@@ -67,8 +68,10 @@ def _graphs(evidence: sessions.Session, pid: int | None, snapshot: int | None) -
         if running and pid in (None, process.pid):
             found.append((process.pid, load(running[-1].path)))
     if not found:
+        there = "; ".join(f"--pid {process.pid} --snapshot {', '.join(str(folder.done.get('index')) for folder in folders)}"
+                          for process in evidence.processes() if (folders := process.snapshots()))
         raise LeakScopeError(f"The session '{evidence.path}' has no such snapshot to look at.",
-                             "leakscope run --every 1s -- COMMAND")
+                             f"there are: {there}" if there else "leakscope run --every 1s -- COMMAND")
     return found
 
 
