@@ -20,6 +20,7 @@ try:
 except ImportError:  # a Python built without libffi
     _ctypes = None
 
+_main_ident = get_ident()  # the agent is loaded by the thread that starts the interpreter
 _WORD = 8
 _MOST_THREADS = 400
 _MOST_SLOTS = 4096  # of one frame
@@ -366,4 +367,5 @@ def thread_names():
             except AttributeError:
                 pass
         names[ident] = name if type(name) is str else "?"
+    names.setdefault(_main_ident, "MainThread")  # a program that never loads threading has that one all the same
     return names

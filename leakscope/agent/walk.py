@@ -213,7 +213,8 @@ class Walk:
                 waiting.extend(gc.get_referents(thing))
             if type(thing) is classes.CodeType:
                 waiting += (thing.co_consts, thing.co_names)
-        self.own_ids.update(map(id, (self.tracked, self.own, own_modules, waiting, stops, own_spaces)))
+        # Nothing that dies before the walk ends: its address would be used again, and that object be left out.
+        self.own_ids.update(map(id, (self.tracked, self.own)))
         index.update(zip(self.own_ids, repeat(-1)))
 
     # --- the loop ---
