@@ -166,7 +166,8 @@ def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) ->
         gaps.append(Gap("which objects grow", missing, "leakscope run --every 2s -- COMMAND"))
     if any(verdict.class_of(finding).value == "native-leak" for finding in findings[:1]):
         gaps.append(Gap("which native function keeps the memory", "native allocations were not sampled", "leakscope doctor"))
-    gaps.append(Gap("that it stays when the load pauses", "no settle step", "leakscope run --settle 30s -- COMMAND"))
+    gaps.append(Gap("that it stays when the load pauses", "no settle step, which this version does not take yet",
+                    "stop the load, wait a minute, and look again: leakscope why SESSION --type TYPE"))
     return tuple(gaps)
 
 

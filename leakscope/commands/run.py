@@ -56,7 +56,7 @@ class Wish:
 @click.option("--duration", type=DURATION, help="Stop recording and write the report after this time; the command goes on.")
 @click.option("--warmup", type=DURATION, help="Take the first snapshot after this time.  [default: when importing has ended]")
 @click.option("--settle", type=DURATION, default="0s", show_default=True,
-              help="Allow the agent to wait this long and to collect garbage before the last snapshot.")
+              help="How long the load is quiet at the end. Written down with the session; this version does not use it yet.")
 @click.option("--max-disk", type=SIZE, help="Ceiling of the session on disk.  [default: 2GiB, at most half of what is free]")
 @click.option("--max-memory", type=SIZE,
               help="Ceiling of the agent's own memory.  [default: 1GiB, at most a quarter of the machine]")
