@@ -202,6 +202,8 @@ class Case:
 
         Many small objects show in the blocks of pymalloc, few large ones in what malloc has handed out.
         """
+        if self.trend and self.trend.goes_on:
+            return False
         name = "py_blocks" if node_growth >= STALL_OBJECTS else "malloc_used_bytes"
         since = account.Window(self.compared[0].t_s, self.window.end_s)
         late = footprint.late_share(account.column(self.timeline, name), since, STALL_PART, self._pauses)

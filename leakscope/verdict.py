@@ -168,7 +168,7 @@ def _no_claim(examined: Sequence[Examined], growth: int) -> tuple[VerdictClass, 
 def _goes_on(trend: layers.MemoryTrend) -> bool:
     """True if growth that matters is still under way at the end."""
     still = trend.tail_slope is not None and trend.tail_slope.is_positive
-    return still and trend.tail_growth_bytes >= RESIDUE_BYTES / 2 and trend.growth_bytes >= RESIDUE_BYTES
+    return (still or trend.goes_on) and trend.tail_growth_bytes >= RESIDUE_BYTES / 2 and trend.growth_bytes >= RESIDUE_BYTES
 
 
 def _start_up_growth(case: Case) -> int:

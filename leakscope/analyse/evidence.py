@@ -33,6 +33,7 @@ _REGISTRIES = re.compile(r"finalize\._registry|\bloggerDict\b|^logging\.(_handle
 _TASK_TYPES = re.compile(r"(?:^|\.)(?:Task|Future|coroutine|generator|async_generator)$")
 _CALLABLE_TYPES = frozenset({"function", "method", "builtin_function_or_method", "functools.partial", "partial",
                              "weakref.WeakMethod", "method-wrapper"})
+_AGE = re.compile(r"(?:^|_)(?:ttl|expir\w*|max_age|lifetime)(?:$|_)", re.IGNORECASE)
 MOST_SITES = 5
 MOST_MEMBERS = 200  # members that are looked at one by one: their newest, ours
 _LIBRARY_FILE = re.compile(r"^(?:site-packages|dist-packages|stdlib|<|lib/python)|/site-packages/|/lib/python3")
@@ -110,6 +111,14 @@ def declared_bound(graph: HeapGraph, tree: Tree, pile: Accumulation) -> tuple[in
         if address in limits:
             return limits[address]
     return None
+
+
+def expires_by_age(graph: HeapGraph, tree: Tree, pile: Accumulation) -> bool:
+    """True if the object around the container has an attribute that speaks of the age of entries, such as `ttl`."""
+    if pile.owner_node < 0:
+        return False
+    return any(_AGE.search(edge.text) for node in _edges_up(graph, tree, pile.owner_node, 2)[1:]
+               if graph.kind[node] == _KIND["object"] for edge in graph.edges_from(node)[:32] if edge.kind == layout.ATTRIBUTE)
 
 
 def hidden_native_growth(layers: Sequence[Layer], least_bytes: int) -> int:

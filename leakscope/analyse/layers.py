@@ -24,6 +24,7 @@ HEADER_BYTES = 64  # of an object whose contents are a block of their own
 _TWO_BLOCKS = frozenset({"list", "dict", "set", "frozenset", "bytearray", "deque", "OrderedDict", "defaultdict"})
 IMPORT_SHARE = 0.95  # imports have ended when this share of the final sys.modules is there; ours
 WARM_UP_SHARE, WARM_UP_MOST_S = 0.2, 60.0  # the start of a run is no evidence of a leak; ours, tuned on 5-second programs
+GOES_ON_SHARE = 0.25  # of the growth in the second half: 0.5 is a straight line; ours
 EDGE_SHARE = 0.12  # a level at the start or end of a window is the median over this share of it; ours
 _STORAGE, _MAPPING = layout.NODE_KINDS.index("storage"), layout.NODE_KINDS.index("mapping")
 
@@ -56,6 +57,12 @@ class MemoryTrend(NamedTuple):
     slope: Slope | None
     tail_growth_bytes: int
     tail_slope: Slope | None
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the second half grew as a growth that goes on does: upwards, and with a good part of the whole."""
+        rises = self.tail_slope is not None and self.tail_slope.value > 0
+        return rises and self.growth_bytes > 0 and self.tail_growth_bytes >= GOES_ON_SHARE * self.growth_bytes
 
 
 def heap_totals(graph: HeapGraph) -> HeapTotals:

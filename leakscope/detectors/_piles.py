@@ -20,6 +20,7 @@ STEADY_RATIO = 0.5
 HIGH_SNAPSHOTS = 4
 HIGH_SHARE = 0.3  # of the growth of the process
 HIDDEN_LEAST_BYTES = 4 << 20  # native growth that is worth blaming on objects whose memory cannot be sized
+EXPIRY_SNAPSHOTS = 5  # a cache that expires by age is believed to grow only over so many; ours
 SOFT_BOUND = 2.0  # some caches tidy up late: SQLAlchemy's at 1.5 times its capacity
 FILLED_RATIO = 0.2  # a cache below this is far from its bound ...
 HUGE_BOUND_BYTES = 256 << 20  # ... and a bound that would hold this much is none; both ours
@@ -149,14 +150,23 @@ def reasons_and_doubts(case: Case, pile: Pile, share: float | None) -> tuple[lis
                       "cannot be sized from Python")
     if len(counts) < HIGH_SNAPSHOTS:
         doubts.append(f"only {len(counts)} snapshots")
+    if expires(case, pile):
+        doubts.append("its entries expire by their age, which a short run does not show")
     doubts.append("no settle step: the load was never paused to see what stays")
     return reasons, doubts
+
+
+def expires(case: Case, pile: Pile) -> bool:
+    """True if the container lets its entries go by their age: whether it keeps up shows only after a while."""
+    return evidence.expires_by_age(case.last, case.tree(case.last), pile.accumulation)
 
 
 def confidence(case: Case, pile: Pile, share: float | None) -> Confidence:
     """High with enough snapshots, a pace that holds, and a share that matters; low where the pace fades."""
     ratio = case.steady(pile.accumulation.counts)
     if ratio is not None and ratio < STEADY_RATIO:
+        return Confidence.LOW
+    if len(pile.accumulation.counts) < EXPIRY_SNAPSHOTS and expires(case, pile):
         return Confidence.LOW
     enough = len(pile.accumulation.counts) >= HIGH_SNAPSHOTS
     return Confidence.HIGH if enough and (share or 0.0) >= HIGH_SHARE else Confidence.MEDIUM

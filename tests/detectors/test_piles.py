@@ -201,7 +201,9 @@ def test_a_pile_of_local_variables_of_a_running_function_is_named_by_it():
 def test_a_pile_whose_objects_stop_growing_after_the_last_snapshot_is_dismissed():
     examined = case(CACHE, n=[1000, 3000, 5000, 7000])
     for sample in examined.timeline:
-        sample["py_blocks"] = 100_000 + int(300 * min(sample["t_ns"] / 1e9, 20))
+        grown_s = min(sample["t_ns"] / 1e9, 18)
+        sample["py_blocks"] = 100_000 + int(300 * grown_s)
+        sample["anon_bytes"] = 40_000_000 + int(1_000_000 * grown_s)
     findings, dismissed = detected(examined)
     assert findings == []
     assert "levels off" in dismissed[0].why
@@ -269,3 +271,18 @@ def test_tensors_that_only_native_code_holds_stay_so_where_nobody_keeps_a_graph(
         garbage saved:torch.Tensor x{n} 256KiB refs+1
     """, growth_bytes_s=2_600_000, n=[100, 200, 300, 400]))
     assert "held-by-native-code" in [each.rule.name for each in findings]
+
+
+def test_a_cache_that_expires_by_age_is_not_claimed_from_a_few_snapshots():
+    text = """
+        module app
+        app .replies -> replies:cachetools.TTLCache
+        replies ._TTLCache__ttl -> float
+        replies ._data -> data:dict
+        data [*] -> reply:app.Reply x{n} 64KiB
+    """
+    few, _ = detected(case(text, growth_bytes_s=700_000, n=[100, 200, 300]))
+    many, _ = detected(case(text, growth_bytes_s=700_000, n=[100, 200, 300, 400, 500, 600]))
+    assert few[0].confidence is Confidence.LOW
+    assert many[0].confidence is not Confidence.LOW
+    assert "expire by their age" in " ".join(few[0].doubts)
