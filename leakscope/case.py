@@ -80,11 +80,6 @@ class Case:
         """How private memory moved in the window."""
         return account.memory_trend(self.memory.points, self.window)
 
-    def rate_of(self, name: str) -> Slope | None:
-        """The slope of a column of the timeline in the window, per second."""
-        points = [each for each in account.column(self.program_timeline, name) if each[0] >= self.window.start_s]
-        return theil_sen(points)
-
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
         """Where the growth in the window went."""

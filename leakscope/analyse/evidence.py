@@ -128,7 +128,7 @@ def hidden_native_growth(layers: Sequence[Layer], least_bytes: int) -> int:
     return native if native >= max(least_bytes, 0.4 * growth.get("total", 0)) else 0
 
 
-def hides_native(graph: HeapGraph, pile: Accumulation, table: PathTable) -> bool:
+def hides_native(graph: HeapGraph, pile: Accumulation) -> bool:
     """True if the members, or what they hold at once, are objects of extension modules that may own native memory.
 
     A tensor with an autograd graph holds the tensors saved for the backward pass, which no Python object shows (the names of

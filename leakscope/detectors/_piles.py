@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from leakscope.analyse import evidence
 from leakscope.analyse.growth import Accumulation
@@ -36,15 +37,25 @@ class Pile:
     hidden_bytes: int  # growth of native memory that these objects may hold
 
 
+# Each shape has its detector, and all of them sort out the same piles; a case that is gone takes its own along.
+_found: WeakKeyDictionary[Case, list[Pile]] = WeakKeyDictionary()
+
+
 def piles(case: Case) -> list[Pile]:
     """Every pile of the case, most bytes first, with hidden native memory added to the first that can hold it."""
+    if case not in _found:
+        _found[case] = _piles(case)
+    return _found[case]
+
+
+def _piles(case: Case) -> list[Pile]:
     found = []
     hidden_left = evidence.hidden_native_growth(case.layers, HIDDEN_LEAST_BYTES)
     for accumulation in case.accumulations:
         path = evidence.pile_path(case.last, case.tree(case.last), accumulation)
         if path is None or path.root_kind == "garbage":
             continue
-        hidden = hidden_left if evidence.hides_native(case.last, accumulation, case.growth.table) else 0
+        hidden = hidden_left if evidence.hides_native(case.last, accumulation) else 0
         is_graph = evidence.carries_autograd(case.last, accumulation)
         if accumulation.growth_bytes + hidden < LEAST_PILE_BYTES and not is_graph:
             continue

@@ -20,6 +20,7 @@ from leakscope.analyse import evidence, naming, retention
 from leakscope.analyse.components import Cycle
 from leakscope.analyse.trend import grew_in_every_interval
 from leakscope.case import Case
+from leakscope.heap.graph import Array
 from leakscope.model import Confidence, CycleStep, Dismissed, Finding, Path, Rule, Step
 from leakscope.units import bytes_text
 
@@ -74,10 +75,10 @@ def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
     for size, cycle in sorted(weights, key=lambda each: -each[0])[:5]:
         part = min(1.0, size / whole)
         if cycle.edges and growth * part >= LEAST_GARBAGE_BYTES / 2:
-            yield _finding(case, cycle, size, int(growth * part), why)
+            yield _finding(case, cycle, inside, size, int(growth * part), why)
 
 
-def _finding(case: Case, cycle: Cycle, size: int, growth: int, why: str) -> Finding:
+def _finding(case: Case, cycle: Cycle, inside: Array, size: int, growth: int, why: str) -> Finding:
     graph = case.last
     shown = naming.name_cycle(graph, cycle.edges)
     steps = _heaviest_last(case, cycle, shown)
@@ -89,7 +90,7 @@ def _finding(case: Case, cycle: Cycle, size: int, growth: int, why: str) -> Find
     reasons = [f"unreachable objects keep {arrows}", why]
     if share is not None:
         reasons.append(f"it accounts for {share:.0%} of the growth of the process")
-    sites = evidence.sites_of(graph, retention.below(graph, cycle.nodes, retention.garbage_of(graph)))
+    sites = evidence.sites_of(graph, retention.below(graph, cycle.nodes, inside))
     first = graph.edge(cycle.edges[0]).source
     return Finding(
         RULE, Confidence.HIGH if len(case.compared) >= 4 else Confidence.MEDIUM, "python", owner, path,
