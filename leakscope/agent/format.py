@@ -26,6 +26,7 @@ EXIT_FILE = "exit.json"
 SNAPSHOT_FOLDER = "snapshots"
 NAMES_FILE = "names.json"
 DONE_FILE = "done.json"
+NATIVE_FILE = "native.json"
 
 # session.json, written by the host and replaced atomically:
 SESSION_FIELDS = (
@@ -55,7 +56,7 @@ SESSION_FIELDS = (
 # process.json:
 #   format, pid, parent, role ("main" | "fork" | "spawn" | "exec"), python ("3.11.7"), implementation, platform, argv (masked),
 #   started_ns (t_ns of the agent's start), start_ticks (kernel start time, tells exec from a pid used again), own_thread_names,
-#   sites, walk ("python" | "native"), modules_count
+#   sites, walk ("python" | "native"), why_not_native (a sentence; absent when native), modules_count
 # exit.json: t_ns, reason ("exit" | "duration" | "stopped")
 
 # One sample of timeline.jsonl: t_ns, then what could be measured. A column that was not measured is absent, never 0.
@@ -103,6 +104,16 @@ COLUMNS = {
     "root_label": "<u4",  # (R,) string: "thread 'feed-eu'", "atexit callback 3", ...
 }
 
+# Columns that a snapshot has only when the allocation sampler ran: blocks that it caught at their allocation and that live.
+SAMPLED_COLUMNS = {
+    "sample_node": "<u4",  # (S,) the object that the block is, or is the body of (a list's items); NO_NODE: none is known
+    "sample_site": "<u4",  # (S,) row of names.json["sites"]
+    "sample_bytes": "<u8",  # (S,) of the block itself
+    "sample_weight": "<u8",  # (S,) bytes of all blocks that it stands for: bytes / probability of being sampled, unbiased
+    "sample_ns": "<u8",  # (S,) t_ns of the allocation
+}
+NO_NODE = 0xFFFFFFFF
+
 NODE_KINDS = ("object", "storage", "mapping", "module", "type", "function", "code", "frame", "generator", "task", "thread",
               "weakref", "exception", "cache")
 STATES = ("unknown", "live", "ended")  # ended: a finished task or future, a closed socket or file, an exhausted generator
@@ -138,7 +149,8 @@ IMMORTAL = 0xFFFFFFFF
 # names.json of a snapshot:
 #   strings  list of str, row 0 ""
 #   types    list of [module, qualname, flags]; flags: letters "h" heap type, "g" tracked by the collector, "d" has a __dict__
-#   sites    list of {"frames": [[file, line, function], ...] innermost first, "bytes", "count"}; row 0 is null
+#   sites    list of {"frames": [[file, line, function], ...] innermost first, "bytes", "count"}; row 0 is null.
+#            Sampled: bytes and count are unbiased estimates of what is alive (sums of sample_weight, of weight / bytes)
 #   bounds   list of [address, limit, what]: declared limits, such as [.., 4096, "maxsize"] of an lru_cache or deque maxlen
 #   caches   list of {"address", "name", "maxsize" (null: none), "currsize", "hits", "misses"} of functools caches
 #   line_growth  list of [file, line, function, bytes, count]: lines that hold over 10 KB more than at the last snapshot
@@ -146,8 +158,14 @@ IMMORTAL = 0xFFFFFFFF
 #
 # done.json of a snapshot:
 #   format, index, t_ns, kind ("ladder" | "manual" | "limit" | "exit"), method ("in-place" | "fork"), walk ("python" |
-#   "native"), pause_ns, node_count, edge_count, root_count, agent_bytes, excluded_count, sample (a timeline row of that
-#   moment), gc {"enabled", "thresholds", "counts", "freeze_count", "uncollectable_count"}, notes (list of sentences)
+#   "native"), pause_ns (how long the target stood still), node_count, edge_count, root_count, agent_bytes, excluded_count,
+#   sample (a timeline row of that moment), gc {"enabled", "thresholds", "counts", "freeze_count", "uncollectable_count"},
+#   notes (list of sentences); the native walk adds walk_ns (until all was written) and, when forked, dirtied_bytes
+#   (Private_Dirty of the child at its end)
+#
+# native.json of a snapshot, only with --native: {"mean_bytes", "sites": [{"native": [[module, symbol or "", offset in the
+#   module], ...] innermost first, "python": [[file, line, function], ...] innermost first, "bytes", "count"}]}: unbiased
+#   estimates of what malloc, calloc, realloc, memalign and mmap gave and nobody has freed
 
 
 def edge_label(kind, value=0):

@@ -1,0 +1,190 @@
+/* The probe: the native heap walk, the fork snapshot and the allocation sampler of one CPython version.
+ *
+ * What every file here can rely on:
+ *
+ * - One walk at a time, with the GIL held or in a forked child that has no other thread. So the state of the walk is global.
+ * - The walk takes no reference, allocates no Python object, calls no Python code, takes no lock and uses no malloc: memory comes
+ *   from mmap (memory.c), output goes through write(2) (columns.c). In a forked child nothing else would be safe.
+ * - leakscope/agent/walk.py and the modules it uses are the same walk in Python. What an edge is called, which roots there are,
+ *   what is left out and what may be shown is said there; tests/agent/test_probe_twin.py compares the two.
+ * - A function that cannot get memory or cannot write calls walk_fail(), which does not return. Only a visitor called by a
+ *   tp_traverse must not: it notes the failure in walk.trouble.
+ */
+#ifndef LEAKSCOPE_PROBE_H
+#define LEAKSCOPE_PROBE_H
+
+#ifndef Py_BUILD_CORE_MODULE
+#define Py_BUILD_CORE_MODULE 1
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if PY_VERSION_HEX < 0x030A0000 || defined(Py_GIL_DISABLED) || SIZEOF_VOID_P != 8
+#error "The probe knows CPython 3.10 and later with a GIL, on 64-bit machines."
+#endif
+
+#define AT_LEAST(minor) (PY_VERSION_HEX >= (0x03000000 | (minor) << 16))
+
+/* --- memory.c: memory from mmap ------------------------------------------------------------------------------------------ */
+
+/* A growing array. Its memory moves when it grows. */
+typedef struct {
+    void *items;
+    size_t count, room, item_bytes;
+} Vector;
+
+void vector_open(Vector *vector, size_t item_bytes);
+void *vector_add(Vector *vector, size_t count); /* room for `count` more, not set; returns the first of them */
+void vector_close(Vector *vector);
+#define AT(type, vector, index) (((type *)(vector).items)[index])
+
+/* Numbers by 64-bit keys, for the few thousand things that need it. No key is 0. */
+typedef struct {
+    uint64_t *keys, *values;
+    size_t count, room;
+} Table;
+
+void table_open(Table *table);
+bool table_find(const Table *table, uint64_t key, uint64_t *value);
+void table_set(Table *table, uint64_t key, uint64_t value);
+void table_close(Table *table);
+
+/* Rows by address of an object: a radix map with one uint32_t for 16 bytes of address space (no two objects begin in the same 16). */
+#define ABSENT 0u          /* not seen yet; rows are kept plus 1 */
+#define LEFT_OUT UINT32_MAX /* known, and no part of the snapshot */
+uint32_t *map_slot(const void *address); /* the slot, made if need be: ABSENT, LEFT_OUT, or row + 1 */
+uint32_t map_get(const void *address);   /* the same without making one */
+void map_close(void);
+size_t memory_in_use(void); /* bytes of mmap that the probe holds now */
+
+/* --- columns.c: the .npy files of a snapshot ------------------------------------------------------------------------------ */
+
+enum { COLUMN_ADDRESS, COLUMN_TYPE, COLUMN_BYTES, COLUMN_REFCOUNT, COLUMN_LENGTH, COLUMN_KIND, COLUMN_STATE, COLUMN_DEVICE,
+       COLUMN_BIRTH, COLUMN_SITE, COLUMN_LABEL, COLUMN_EDGE_START, COLUMN_EDGE_TARGET, COLUMN_EDGE_LABEL, COLUMN_ROOT_NODE,
+       COLUMN_ROOT_KIND, COLUMN_ROOT_LABEL,
+       COLUMN_SAMPLE_NODE, COLUMN_SAMPLE_SITE, COLUMN_SAMPLE_BYTES, COLUMN_SAMPLE_WEIGHT, COLUMN_SAMPLE_NS, COLUMN_COUNT };
+
+void columns_open(const char *folder);
+void column_add(int column, uint64_t value);                      /* appends one value; buffered */
+void column_patch(int column, uint64_t index, uint64_t value);    /* changes a value that was written; rare */
+uint64_t column_read(int column, uint64_t index);                 /* reads one back; rare */
+void columns_close(void);                                         /* flushes, pads columns of zeros, writes the headers */
+
+/* --- names.c: the string table, and what may be shown (the rules of agent/names.py, letter by letter) --------------------- */
+
+typedef uint32_t Row; /* of names.json["strings"]; 0 is "" */
+
+void names_open(PyObject *words);              /* frozenset of str: words of the program's sources; may be NULL */
+void names_learn(PyCodeObject *code);          /* constants and names of a code object and of those inside it */
+bool names_is_constant(PyObject *text);        /* exact str: a word of the program that reads like a name */
+Row name_own(const char *text);                /* one of our own words, shown as it is (ASCII) */
+Row name_attribute(PyObject *name);            /* attribute, variable */
+Row name_key(PyObject *key);                   /* key of a mapping: 'orders', str:17, int, tuple:2, a class ... */
+Row name_dotted(PyObject *name);               /* module, class or function name */
+Row name_dotted_text(const char *name);        /* the same for a C string */
+Row name_joined(const char *before, Row first, const char *between, Row second, const char *after); /* of shown rows; a part that is "" (and, as in twin's _dotted, "builtins") is skipped with `between` */
+Row name_place(const char *before, PyCodeObject *code, int line);  /* "parse() at app.py:12"; line 0: the first */
+Row name_given(const char *before, PyObject *name);                /* what the program called a thread or task, quoted or masked */
+Row name_file(PyObject *path);
+void names_write_strings(int fd);              /* the JSON list */
+void names_close(void);
+
+/* --- walk.c: the graph ----------------------------------------------------------------------------------------------------- */
+
+/* As in format.py. */
+enum { EDGE_UNKNOWN, EDGE_ATTRIBUTE, EDGE_KEY, EDGE_INDEX, EDGE_KEY_OBJECT, EDGE_ELEMENT, EDGE_LOCAL, EDGE_CELL, EDGE_CONTENTS,
+       EDGE_TYPE, EDGE_INTERNAL, EDGE_STACK, EDGE_STORAGE };
+enum { KIND_OBJECT, KIND_STORAGE, KIND_MAPPING, KIND_MODULE, KIND_TYPE, KIND_FUNCTION, KIND_CODE, KIND_FRAME, KIND_GENERATOR,
+       KIND_TASK, KIND_THREAD, KIND_WEAKREF, KIND_EXCEPTION, KIND_CACHE };
+enum { STATE_UNKNOWN, STATE_LIVE, STATE_ENDED };
+enum { ROOT_MODULE, ROOT_FRAME, ROOT_THREAD_LOCAL, ROOT_TASK, ROOT_EVENT_LOOP, ROOT_CONTEXTVAR, ROOT_ATEXIT, ROOT_SIGNAL,
+       ROOT_INTERPRETER };
+#define IMMORTAL_COUNT UINT32_MAX
+#define LABEL(kind, value) ((uint32_t)(kind) << 27 | ((uint32_t)(value) < 0x7FFFFFFu ? (uint32_t)(value) : 0x7FFFFFFu))
+
+typedef struct TypeInfo TypeInfo;
+/* Emits the edges of `thing` by edge(), in any order, one for each reference that tp_traverse shows, plus what the twin adds. */
+typedef void (*Reader)(TypeInfo *info, PyObject *thing);
+/* Bytes of `thing` as sys.getsizeof gives them, plus inline attributes (walk.py, _inline_size). */
+typedef uint64_t (*Sizer)(TypeInfo *info, PyObject *thing);
+typedef uint32_t (*Counter)(PyObject *thing);               /* length; state */
+typedef Row (*Labeller)(TypeInfo *info, PyObject *thing);   /* what a person calls the node; 0: by its type */
+
+struct TypeInfo {
+    PyTypeObject *type;
+    uint32_t type_id;
+    uint8_t kind;
+    Reader read;      /* NULL: holds nothing */
+    Sizer size;
+    Counter length, state; /* NULL: 0 */
+    Labeller label;   /* NULL: 0 */
+    Row module, qualname; /* as in names.json["types"] */
+    void *own;        /* whatever the reader keeps for this type, from arena_take() */
+};
+
+typedef struct {
+    Vector queue;             /* PyObject * or Pseudo key by row */
+    Vector is_space;          /* uint8_t by row: a dict whose keys are attribute names (twin: name_spaces) */
+    uint64_t edge_count, root_count, left_out_count;
+    Table memories;           /* key -> row of nodes that are no objects */
+    Table owners;             /* dict of a threading.local's values -> Row of "thread 'x'" (twin: local_owners) */
+    int trouble;              /* errno noted by a visitor */
+    PyThreadState *own_thread; /* the thread that walks: its frames are ours */
+    int64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
+} Walk;
+extern Walk walk;
+
+void walk_fail(int error, const char *what) __attribute__((noreturn)); /* error: errno; what: one word for the note */
+void walk_note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* a sentence of done.json; counted when repeated */
+void *arena_take(size_t bytes);  /* zeroed memory that lives as long as the walk */
+
+uint32_t node_of(PyObject *thing);                     /* row, added if new; LEFT_OUT if not part of the snapshot */
+uint32_t node_of_memory(uint64_t key, int kind, uint64_t bytes, int device); /* a storage, a mapping: no Python object */
+uint32_t node_of_frame(void *interpreter_frame);       /* a running frame that has no frame object: kind frame, address 0 */
+void edge(PyObject *held, uint32_t label);             /* from the node being read; NULL, singletons and what is left out: nothing */
+void edge_to_row(uint32_t row, uint32_t label);
+void name_space(PyObject *dict);                       /* its keys are attribute names; also if it was read already */
+void name_closure(PyObject *tuple, PyCodeObject *code); /* its items are the free variables of `code` */
+void root(PyObject *thing, int kind, Row label);       /* reads all that the root reaches before it returns */
+void root_row(uint32_t row, int kind, Row label);
+void bound(PyObject *container, uint64_t limit, const char *what); /* names.json["bounds"] */
+bool is_own_space(PyObject *globals);                  /* the namespace of one of the agent's modules */
+
+/* What tp_traverse of `thing` shows, in its order. The array is valid until the next call. */
+size_t referents_of(PyObject *thing, PyObject ***found);
+
+/* --- types.c --- */
+TypeInfo *type_info(PyTypeObject *type);               /* found or learned; never fails */
+bool has_base(PyTypeObject *type, PyTypeObject *base); /* `base` is in the MRO (or among tp_base of a type that has none yet) */
+PyObject *space_of_module(const char *name);           /* dict of the loaded module, NULL: not loaded or something else in its place */
+PyObject *dict_get(PyObject *dict, const char *key);   /* value under an exact str key, by comparing text; borrowed; no hashing of target's code */
+PyObject *attribute_of(PyObject *thing, const char *name); /* value of an instance attribute read from inline values, __dict__ or slot; NULL */
+
+/* --- readers, by file: each returns true if it took the type (and set read, size, label ... of `info`) --- */
+bool take_container(TypeInfo *info);  /* containers.c: dict list tuple set frozenset deque and subclasses, str bytes int ... */
+bool take_code(TypeInfo *info);       /* code.c: function, code, module, type, cell, builtin function, descriptors, lru_cache */
+bool take_frame(TypeInfo *info);      /* frames.c: frame, generator, coroutine, asynchronous generator */
+bool take_thread(TypeInfo *info);     /* threads.c: threading.local, Context and its tree */
+bool take_numpy(TypeInfo *info);      /* numpy.c */
+bool take_torch(TypeInfo *info);      /* torch.c */
+bool take_mapping(TypeInfo *info);    /* numpy.c: mmap */
+void take_instance(TypeInfo *info);   /* instances.c: everything else */
+void read_instance(TypeInfo *info, PyObject *thing, PyObject **referents, size_t count); /* names and emits referents of any object: for readers that add something */
+
+/* --- roots.c --- */
+void roots_collect(void);             /* calls root() for all of them, in the order of roots.py */
+
+/* --- sample.c: what a walk asks of the sampler -------------------------------------------------------------------------------- */
+void samples_of_walk(void);           /* writes the columns sample_* and names.json["sites"] of the blocks that live now */
+void samples_write_sites(int fd);     /* the JSON list of sites; "[null]" where nothing was sampled */
+
+/* Each file that has a face in Python answers a table of methods for module.c. */
+extern PyMethodDef walk_methods[], snapshot_methods[], sample_methods[], name_methods[];
+
+#endif
