@@ -84,6 +84,7 @@ void names_open(PyObject *words);              /* frozenset of str: words of the
 void names_learn(PyCodeObject *code);          /* constants and names of a code object and of those inside it */
 bool names_is_constant(PyObject *text);        /* exact str: a word of the program that reads like a name */
 Row name_own(const char *text);                /* one of our own words, shown as it is (ASCII) */
+const char *name_text(Row row);                /* UTF-8, until the walk ends */
 Row name_attribute(PyObject *name);            /* attribute, variable */
 Row name_key(PyObject *key);                   /* key of a mapping: 'orders', str:17, int, tuple:2, a class ... */
 Row name_dotted(PyObject *name);               /* module, class or function name */
@@ -135,8 +136,10 @@ typedef struct {
     Table memories;           /* key -> row of nodes that are no objects */
     Table owners;             /* dict of a threading.local's values -> Row of "thread 'x'" (twin: local_owners) */
     int trouble;              /* errno noted by a visitor */
-    PyThreadState *own_thread; /* the thread that walks: its frames are ours */
+    PyThreadState *own_thread; /* the state of the thread that walks. It may be one of the target's: ask is_own_thread() */
+    PyInterpreterState *interpreter; /* the one that is walked */
     int64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
+    uint32_t row;             /* of the node that is being read */
 } Walk;
 extern Walk walk;
 
@@ -155,13 +158,50 @@ void root(PyObject *thing, int kind, Row label);       /* reads all that the roo
 void root_row(uint32_t row, int kind, Row label);
 void bound(PyObject *container, uint64_t limit, const char *what); /* names.json["bounds"] */
 bool is_own_space(PyObject *globals);                  /* the namespace of one of the agent's modules */
+bool is_own_thread(unsigned long ident);               /* a thread of the agent: none of its frames, exceptions, contexts is a root */
+PyCodeObject *closure_of(uint32_t row);                /* what name_closure() said of the tuple in this row; NULL: nothing */
+void cache_info(PyObject *cache, Row name, int64_t maxsize, uint64_t currsize, uint64_t hits, uint64_t misses); /* names.json
+    ["caches"]; maxsize -1: none. A labeller calls it, and bound() where there is a limit, as Nodes._label_cache does */
+void each_tracked(void (*take)(PyObject *thing, void *own), void *own); /* the objects that the collector lists, all generations */
 
-/* What tp_traverse of `thing` shows, in its order. The array is valid until the next call. */
+/* What tp_traverse of `thing` shows, in its order, as gc.get_referents: nothing for an object that the collector does not know.
+ * Of the module _asyncio only its dict (classes.module_referents says why). The array is valid until the next call. */
 size_t referents_of(PyObject *thing, PyObject ***found);
+
+/* What a walk is told. The strings and objects belong to the caller and outlive the walk. */
+typedef struct {
+    const char *folder;       /* of the snapshot; exists and is empty */
+    const char *done;         /* beginning of done.json as the caller knows it: "{...," of members, without an end */
+    const char *package;      /* "_leakscope_agent": its modules are the agent's */
+    PyObject *own;            /* list of objects to leave out with what only they hold; may be NULL */
+    PyObject *words;          /* as of names_open */
+    const unsigned long *own_idents; /* threads of the agent */
+    size_t own_idents_count;
+    uint64_t max_bytes;       /* the most that the probe may take for itself; 0: no limit */
+    int64_t deadline_ns;      /* CLOCK_MONOTONIC; 0: none */
+    int64_t started_ns;       /* CLOCK_MONOTONIC, when the target stopped; pause_ns and walk_ns count from here */
+    bool is_forked;           /* in a child: pause_ns is what the parent puts into the result */
+} WalkOrder;
+
+/* What became of it; of a forked child in memory that it shares with its parent. */
+typedef struct {
+    volatile int64_t pause_ns; /* forked: set by the parent as soon as the target goes on */
+    int64_t walk_ns;
+    uint64_t node_count, edge_count, root_count, own_count, own_bytes, peak_bytes, dirtied_bytes;
+    int error;                /* errno; 0: the snapshot is there */
+    char reason[160];         /* where there was an error: what failed, one line without values of the target */
+} WalkResult;
+
+/* Walks and writes the whole snapshot, done.json last. Returns 0, or -1 after removing the files it wrote. Takes no reference and
+ * runs no Python code; the GIL is held, or this is the only thread of a forked child. */
+int walk_run(const WalkOrder *order, WalkResult *result);
 
 /* --- types.c --- */
 TypeInfo *type_info(PyTypeObject *type);               /* found or learned; never fails */
 bool has_base(PyTypeObject *type, PyTypeObject *base); /* `base` is in the MRO (or among tp_base of a type that has none yet) */
+void names_of(PyTypeObject *type, PyObject **module, const char **module_text, PyObject **qualname, const char **qualname_text);
+    /* classes.names_of: each part either a str object or a C text of static types; both NULL: hidden, "?" */
+bool is_text(PyObject *thing, const char *text);       /* an exact str that reads so (ASCII) */
 PyObject *space_of_module(const char *name);           /* dict of the loaded module, NULL: not loaded or something else in its place */
 PyObject *dict_get(PyObject *dict, const char *key);   /* value under an exact str key, by comparing text; borrowed; no hashing of target's code */
 PyObject *attribute_of(PyObject *thing, const char *name); /* value of an instance attribute read from inline values, __dict__ or slot; NULL */
