@@ -80,6 +80,17 @@ def soon_caller(statement):
     return partial(add, run, statement)
 
 
+def plain_function(name, result, *arguments):
+    """Return a C function of this process that is called without the GIL; None where there is none of that name.
+
+    `result` and `arguments` are letters: i int, L unsigned long.
+    """
+    function = _function(name, _value_type(result)) if _ctypes else None
+    if function is not None:
+        function.argtypes = tuple(map(_value_type, arguments))
+    return function
+
+
 def _function(name, result, flags=0):
     try:
         address = _ctypes.dlsym(_ctypes.dlopen(None, 0), name)  # type: ignore[arg-type]

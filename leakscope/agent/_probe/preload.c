@@ -1,0 +1,698 @@
+/* The preloaded sampler of `leakscope run --native`: which native code keeps the memory that nobody gives back.
+ *
+ * It stands in front of the C library's allocator by LD_PRELOAD, is asleep until the agent calls leakscope_native_start(), and
+ * then samples allocations at exponential distances in bytes (Poisson sampling, as in tcmalloc's heap profiler and Go's
+ * runtime/mprof.go): a block of s bytes is caught with probability 1 - exp(-s/m), stands for s / probability bytes, and its
+ * C stack and Python stack are kept until it is freed. A block that is not sampled costs a subtraction when it is made
+ * and one look at a table of 64 KiB when it is freed.
+ *
+ * Nothing in here allocates by malloc: tables come from mmap and are bounded. No lock is held while a stack is read.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <unwind.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define THREAD_LOCAL static __thread __attribute__((tls_model("initial-exec")))
+
+enum {
+    MOST_FRAMES = 48,
+    MOST_STACKS = 1 << 15,    /* different stacks; later ones count as one without frames */
+    MOST_BLOCKS = 1 << 18,    /* live samples; before the table is full the mean doubles */
+    SMALLEST_MEAN = 64 << 10, /* of a program that has just begun, so that a script of ten seconds has sites */
+    SAMPLES_A_MEAN = 4096,    /* the mean follows the bytes seen so far: about this many samples, then fewer */
+    ARENA_BYTES = 1 << 20,    /* of pymalloc from 3.10 on, where objects lie, which the heap walk counts */
+    OLD_ARENA_BYTES = 256 << 10, /* on 3.9 */
+};
+
+typedef struct {
+    uintptr_t address; /* 0: free place */
+    uint64_t bytes, weight;
+    uint32_t stack;
+} Block;
+
+typedef struct {
+    uint64_t hash;
+    uint32_t python; /* stack of the probe, 0: none */
+    uint32_t count;
+    uintptr_t *frames; /* return addresses, innermost first */
+} Stack;
+
+/* What the probe offers for Python's frames: the stack of this thread (0: none), and its text as a JSON list. */
+typedef uint32_t (*PythonStack)(void);
+typedef void (*PythonStackWriter)(uint32_t stack, int fd);
+
+static void *(*real_malloc)(size_t);
+static void *(*real_calloc)(size_t, size_t);
+static void *(*real_realloc)(void *, size_t);
+static void (*real_free)(void *);
+static int (*real_posix_memalign)(void **, size_t, size_t);
+static void *(*real_aligned_alloc)(size_t, size_t);
+static void *(*real_memalign)(size_t, size_t);
+static void *(*real_mmap)(void *, size_t, int, int, int, off_t);
+static int (*real_munmap)(void *, size_t);
+static void *(*real_mremap)(void *, size_t, size_t, int, ...);
+
+static bool is_awake, is_unwinding_possible;
+static uint64_t largest_mean, mean_now, seen_bytes;
+static uint64_t taken_count, dropped_count;
+static Block *blocks;
+static uint32_t block_count;
+static Stack *stacks;
+static uint32_t stack_count;
+static uint8_t filter[1 << 16]; /* how many sampled blocks hash here; 255 stays 255 */
+static char *arena;
+static size_t arena_left;
+static PythonStack python_stack;
+static PythonStackWriter write_python_stack;
+
+THREAD_LOCAL int64_t bytes_left;
+THREAD_LOCAL bool is_inside; /* our own allocations, and those of the unwinder */
+THREAD_LOCAL bool is_seeded;
+THREAD_LOCAL uint64_t random_state;
+
+/* --- the lock: held for some dozens of instructions, also over fork() --- */
+
+static int lock_word;
+THREAD_LOCAL bool is_forking; /* this thread holds the lock from before its fork() until after it; other handlers may allocate */
+
+static void lock(void)
+{
+    while (!is_forking && __atomic_exchange_n(&lock_word, 1, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+static void unlock(void)
+{
+    if (!is_forking)
+        __atomic_store_n(&lock_word, 0, __ATOMIC_RELEASE);
+}
+
+static void begin_fork(void)
+{
+    lock();
+    is_forking = true;
+}
+
+static void end_fork(void) /* in the parent and in the child */
+{
+    is_forking = false;
+    unlock();
+}
+
+/* --- chance --- */
+
+static uint64_t random_bits(void) /* xorshift64* (Vigna, 2016) */
+{
+    if (!is_seeded) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        random_state = ((uint64_t)now.tv_nsec << 32 ^ (uint64_t)(uintptr_t)&random_state ^ (uint64_t)now.tv_sec) | 1;
+        is_seeded = true;
+    }
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return random_state * 0x2545F4914F6CDD1DULL;
+}
+
+static int64_t next_distance(uint64_t mean)
+{
+    double uniform = (double)((random_bits() >> 11) + 1) * 0x1p-53; /* in (0, 1] */
+    return (int64_t)(-log(uniform) * (double)mean) + 1;
+}
+
+/* --- tables --- */
+
+static void *take_pages(size_t bytes)
+{
+    void *pages = real_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return pages == MAP_FAILED ? NULL : pages;
+}
+
+static uint64_t mixed(uint64_t value)
+{
+    value *= 0x9E3779B97F4A7C15ULL;
+    return value ^ value >> 29;
+}
+
+static uint8_t *filter_of(uintptr_t address)
+{
+    return &filter[mixed(address >> 4) >> 24 & 0xFFFF];
+}
+
+static uint32_t place_of(uintptr_t address) /* of the block, or the free place where it would be; linear probing */
+{
+    uint32_t place = mixed(address >> 4) >> 20 & (MOST_BLOCKS - 1);
+    while (blocks[place].address != 0 && blocks[place].address != address)
+        place = (place + 1) & (MOST_BLOCKS - 1);
+    return place;
+}
+
+static void remove_place(uint32_t hole) /* backward shift deletion: Knuth, volume 3, algorithm 6.4 R */
+{
+    uint32_t place = hole;
+    for (;;) {
+        blocks[hole].address = 0;
+        uint32_t home;
+        do {
+            place = (place + 1) & (MOST_BLOCKS - 1);
+            if (blocks[place].address == 0)
+                return;
+            home = mixed(blocks[place].address >> 4) >> 20 & (MOST_BLOCKS - 1);
+        } while (hole <= place ? hole < home && home <= place : hole < home || home <= place);
+        blocks[hole] = blocks[place];
+        hole = place;
+    }
+}
+
+static bool take_out(void *address, Block *was)
+{
+    uint8_t *counter = filter_of((uintptr_t)address);
+    if (__builtin_expect(__atomic_load_n(counter, __ATOMIC_RELAXED) == 0, 1))
+        return false;
+    lock();
+    uint32_t place = place_of((uintptr_t)address);
+    bool is_there = blocks[place].address != 0;
+    if (is_there) {
+        *was = blocks[place];
+        remove_place(place);
+        block_count--;
+        if (*counter != 255)
+            (*counter)--;
+    }
+    unlock();
+    return is_there;
+}
+
+static void put_in(Block block)
+{
+    lock();
+    if (block_count < MOST_BLOCKS / 4 * 3) {
+        uint32_t place = place_of(block.address);
+        if (blocks[place].address == 0) {
+            block_count++;
+            uint8_t *counter = filter_of(block.address);
+            if (*counter != 255)
+                (*counter)++;
+        }
+        blocks[place] = block;
+    } else {
+        dropped_count++;
+    }
+    unlock();
+}
+
+/* The row of a stack; the last row stands for all that found no room. Called with the lock held. */
+static uint32_t row_of_stack(uintptr_t *frames, uint32_t count, uint32_t python)
+{
+    uint64_t hash = mixed(python + 1);
+    for (uint32_t i = 0; i < count; i++)
+        hash = mixed(hash ^ frames[i]);
+    hash |= 1;
+    uint32_t place = hash >> 20 & (2 * MOST_STACKS - 1);
+    while (stacks[place].hash != 0 && stacks[place].hash != hash)
+        place = (place + 1) & (2 * MOST_STACKS - 1);
+    if (stacks[place].hash == hash)
+        return place;
+    size_t bytes = count * sizeof *frames;
+    if (arena_left < bytes) {
+        arena = take_pages(1 << 20);
+        arena_left = arena == NULL ? 0 : 1 << 20;
+    }
+    if (stack_count >= MOST_STACKS || arena_left < bytes)
+        return 2 * MOST_STACKS;
+    stack_count++;
+    stacks[place] = (Stack){hash, python, count, (uintptr_t *)arena};
+    memcpy(arena, frames, bytes);
+    arena += bytes;
+    arena_left -= bytes;
+    return place;
+}
+
+/* --- taking a sample --- */
+
+typedef struct {
+    uintptr_t *frames;
+    uint32_t count;
+} Unwinding;
+
+/* Where this shared object lies; the linker knows. */
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char _end[] __attribute__((visibility("hidden")));
+
+static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *argument)
+{
+    Unwinding *unwinding = argument;
+    uintptr_t address = _Unwind_GetIP(context);
+    if (address == 0 || unwinding->count == MOST_FRAMES)
+        return _URC_END_OF_STACK;
+    if (address < (uintptr_t)__ehdr_start || address >= (uintptr_t)_end)
+        unwinding->frames[unwinding->count++] = address - 1; /* inside the call, not after it */
+    return _URC_NO_REASON;
+}
+
+static __attribute__((noinline)) void sample(void *address, size_t bytes, uint64_t mean)
+{
+    uintptr_t frames[MOST_FRAMES];
+    Unwinding unwinding = {frames, 0};
+    if (is_unwinding_possible)
+        _Unwind_Backtrace(add_frame, &unwinding);
+    uint32_t python = python_stack == NULL ? 0 : python_stack();
+    double probability = -expm1(-(double)bytes / (double)mean);
+    Block block = {(uintptr_t)address, bytes, (uint64_t)((double)bytes / probability + 0.5), 0};
+    lock();
+    block.stack = row_of_stack(frames, unwinding.count, python);
+    taken_count++;
+    unlock();
+    put_in(block);
+}
+
+/* The countdown of this thread has ended. */
+static __attribute__((noinline)) void look_closer(void *address, size_t bytes)
+{
+    if (is_inside || !is_awake) {
+        bytes_left = 1 << 20; /* asleep, or our own: look again after another MiB */
+        return;
+    }
+    if (!is_seeded) { /* the first look of a thread: its distance begins here, else each thread would give a sample */
+        bytes_left = next_distance(mean_now) - (int64_t)bytes;
+        if (bytes_left > 0)
+            return;
+    }
+    is_inside = true;
+    int error = errno;
+    uint64_t mean = mean_now;
+    if (address != NULL)
+        sample(address, bytes, mean);
+    uint64_t seen = __atomic_add_fetch(&seen_bytes, mean, __ATOMIC_RELAXED);
+    uint64_t wanted = seen / SAMPLES_A_MEAN;
+    if (block_count > MOST_BLOCKS / 2)
+        wanted = largest_mean *= 2;
+    if (wanted > mean)
+        mean_now = wanted < largest_mean ? wanted : largest_mean;
+    bytes_left = next_distance(mean_now);
+    errno = error;
+    is_inside = false;
+}
+
+static inline void *counted(void *address, size_t bytes)
+{
+    bytes_left -= (int64_t)bytes;
+    if (__builtin_expect(bytes_left < 0, 0))
+        look_closer(address, bytes);
+    return address;
+}
+
+/* --- in front of the C library ------------------------------------------------------------------------------------------- */
+
+/* dlsym() itself may ask for memory before we know whom to ask. */
+static char first_memory[16 << 10] __attribute__((aligned(16)));
+static size_t first_used;
+
+static bool is_first_memory(void *address)
+{
+    return (char *)address >= first_memory && (char *)address < first_memory + sizeof first_memory;
+}
+
+static void *take_first_memory(size_t bytes)
+{
+    bytes = (bytes + 31) & ~(size_t)15;
+    if (first_used + bytes > sizeof first_memory)
+        return NULL;
+    char *address = first_memory + first_used + 16;
+    *(size_t *)(address - 16) = bytes - 16;
+    first_used += bytes;
+    return address;
+}
+
+static void find_real(void)
+{
+    static bool is_finding;
+    if (is_finding)
+        return;
+    is_finding = true;
+    *(void **)&real_calloc = dlsym(RTLD_NEXT, "calloc");
+    *(void **)&real_realloc = dlsym(RTLD_NEXT, "realloc");
+    *(void **)&real_free = dlsym(RTLD_NEXT, "free");
+    *(void **)&real_posix_memalign = dlsym(RTLD_NEXT, "posix_memalign");
+    *(void **)&real_aligned_alloc = dlsym(RTLD_NEXT, "aligned_alloc");
+    *(void **)&real_memalign = dlsym(RTLD_NEXT, "memalign");
+    *(void **)&real_mmap = dlsym(RTLD_NEXT, "mmap");
+    *(void **)&real_munmap = dlsym(RTLD_NEXT, "munmap");
+    *(void **)&real_mremap = dlsym(RTLD_NEXT, "mremap");
+    *(void **)&real_malloc = dlsym(RTLD_NEXT, "malloc"); /* last: with it all are known */
+}
+
+EXPORT void *malloc(size_t bytes)
+{
+    if (__builtin_expect(real_malloc == NULL, 0)) {
+        find_real();
+        if (real_malloc == NULL)
+            return take_first_memory(bytes);
+    }
+    return counted(real_malloc(bytes), bytes);
+}
+
+EXPORT void *calloc(size_t count, size_t bytes)
+{
+    if (__builtin_expect(real_malloc == NULL, 0)) {
+        find_real();
+        if (real_malloc == NULL)
+            return take_first_memory(count * bytes); /* of zeros, as static memory is */
+    }
+    return counted(real_calloc(count, bytes), count * bytes);
+}
+
+EXPORT void free(void *address)
+{
+    Block was;
+    if (__builtin_expect(real_malloc == NULL, 0) || is_first_memory(address))
+        return;
+    if (address != NULL)
+        take_out(address, &was);
+    real_free(address);
+}
+
+/* A block that grows is an allocation of the new size: the old sample is dropped, and the new block may be sampled. */
+EXPORT void *realloc(void *address, size_t bytes)
+{
+    Block was;
+    if (__builtin_expect(real_malloc == NULL, 0) || is_first_memory(address)) {
+        void *moved = malloc(bytes);
+        if (moved != NULL && address != NULL) {
+            size_t before = *(size_t *)((char *)address - 16);
+            memcpy(moved, address, before < bytes ? before : bytes);
+        }
+        return moved;
+    }
+    bool was_sampled = address != NULL && take_out(address, &was);
+    void *moved = real_realloc(address, bytes);
+    if (moved == NULL && bytes != 0) {
+        if (was_sampled)
+            put_in(was);
+        return NULL;
+    }
+    return counted(moved, bytes);
+}
+
+EXPORT void *reallocarray(void *address, size_t count, size_t bytes)
+{
+    size_t all;
+    if (__builtin_mul_overflow(count, bytes, &all)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return realloc(address, all);
+}
+
+EXPORT int posix_memalign(void **address, size_t alignment, size_t bytes)
+{
+    if (real_malloc == NULL)
+        find_real();
+    if (real_posix_memalign == NULL)
+        return ENOMEM;
+    int error = real_posix_memalign(address, alignment, bytes);
+    if (error == 0)
+        counted(*address, bytes);
+    return error;
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    if (real_malloc == NULL)
+        find_real();
+    return real_aligned_alloc == NULL ? NULL : counted(real_aligned_alloc(alignment, bytes), bytes);
+}
+
+EXPORT void *memalign(size_t alignment, size_t bytes)
+{
+    if (real_malloc == NULL)
+        find_real();
+    return real_memalign == NULL ? NULL : counted(real_memalign(alignment, bytes), bytes);
+}
+
+/* Anonymous memory that a library maps by itself. What the C library's malloc maps does not pass here, nor do thread stacks.
+ * Like a malloc of that size; pieces of it that are unmapped later are not followed, only the whole. */
+EXPORT void *mmap(void *wish, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    if (real_malloc == NULL)
+        find_real();
+    if (real_mmap == NULL) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    void *address = real_mmap(wish, bytes, protection, flags, fd, offset);
+    bool is_counted = address != MAP_FAILED && flags & MAP_ANONYMOUS && !(flags & (MAP_FIXED | MAP_NORESERVE)) &&
+                      protection & PROT_WRITE && bytes != ARENA_BYTES && bytes != OLD_ARENA_BYTES;
+    if (is_counted && !is_inside)
+        counted(address, bytes);
+    return address;
+}
+
+EXPORT void *mmap64(void *wish, size_t bytes, int protection, int flags, int fd, off_t offset)
+    __attribute__((alias("mmap")));
+
+EXPORT int munmap(void *address, size_t bytes)
+{
+    Block was;
+    if (real_malloc == NULL)
+        find_real();
+    if (address != NULL && real_munmap != NULL)
+        take_out(address, &was);
+    return real_munmap == NULL ? -1 : real_munmap(address, bytes);
+}
+
+EXPORT void *mremap(void *address, size_t before, size_t bytes, int flags, ...)
+{
+    Block was;
+    va_list more;
+    va_start(more, flags);
+    void *wish = flags & MREMAP_FIXED ? va_arg(more, void *) : NULL;
+    va_end(more);
+    if (real_malloc == NULL)
+        find_real();
+    if (real_mremap == NULL) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    bool was_sampled = take_out(address, &was);
+    void *moved = real_mremap(address, before, bytes, flags, wish);
+    if (was_sampled) { /* moved or not, it goes on */
+        if (moved != MAP_FAILED)
+            was.address = (uintptr_t)moved;
+        put_in(was);
+    }
+    return moved;
+}
+
+/* --- what the agent calls -------------------------------------------------------------------------------------------------- */
+
+/* Begins to sample, once a process; 0, or an errno. `mean`: the largest mean distance in bytes. */
+EXPORT int leakscope_native_start(uint64_t mean)
+{
+    if (is_awake)
+        return 0;
+    if (real_malloc == NULL)
+        find_real();
+    largest_mean = mean > SMALLEST_MEAN ? mean : SMALLEST_MEAN;
+    if (blocks == NULL) {
+        blocks = take_pages(MOST_BLOCKS * sizeof *blocks);
+        stacks = take_pages((2 * MOST_STACKS + 1) * sizeof *stacks);
+        if (blocks == NULL || stacks == NULL)
+            return ENOMEM;
+        is_inside = true;
+        uintptr_t frames[MOST_FRAMES];
+        Unwinding first = {frames, 0};
+        _Unwind_Backtrace(add_frame, &first); /* whatever the unwinder loads it loads now */
+        is_unwinding_possible = first.count > 0;
+        is_inside = false;
+        pthread_atfork(begin_fork, end_fork, end_fork);
+    }
+    mean_now = SMALLEST_MEAN;
+    is_awake = true;
+    return 0;
+}
+
+/* Sleeps again: blocks that are known are still followed to their end. */
+EXPORT void leakscope_native_stop(void)
+{
+    is_awake = false;
+}
+
+/* The probe brings Python's frames. */
+EXPORT void leakscope_native_python(PythonStack stack, PythonStackWriter writer)
+{
+    python_stack = stack;
+    write_python_stack = writer;
+}
+
+/* --- the record: native.json (agent/format.py) --- */
+
+typedef struct {
+    int fd;
+    size_t used;
+    int error;
+    char text[8192];
+} Out;
+
+static void flush(Out *out)
+{
+    size_t done = 0;
+    while (done < out->used && out->error == 0) {
+        ssize_t count = write(out->fd, out->text + done, out->used - done);
+        if (count >= 0)
+            done += (size_t)count;
+        else if (errno != EINTR)
+            out->error = errno;
+    }
+    out->used = 0;
+}
+
+static void put(Out *out, const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        if (out->used + 8 > sizeof out->text)
+            flush(out);
+        unsigned char letter = (unsigned char)text[i];
+        out->text[out->used++] = (char)letter;
+    }
+}
+
+static void put_text(Out *out, const char *text) { put(out, text, strlen(text)); }
+
+static void put_quoted(Out *out, const char *text) /* names of symbols and files; other letters than ASCII show as "?" */
+{
+    put_text(out, "\"");
+    for (; *text != '\0'; text++) {
+        bool is_plain = *text >= ' ' && *text <= '~' && *text != '"' && *text != '\\';
+        put(out, is_plain ? text : "?", 1);
+    }
+    put_text(out, "\"");
+}
+
+static void put_number(Out *out, uint64_t number)
+{
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)number);
+    put(out, digits, (size_t)length);
+}
+
+typedef char *(*Demangler)(const char *, char *, size_t *, int *);
+
+static void put_frame(Out *out, uintptr_t address, Demangler demangle)
+{
+    Dl_info found;
+    const char *module = "?", *symbol = "";
+    char *plain = NULL;
+    uint64_t offset = 0;
+    if (dladdr((void *)address, &found) != 0) {
+        offset = address - (uintptr_t)found.dli_fbase;
+        if (found.dli_fname != NULL) {
+            const char *slash = strrchr(found.dli_fname, '/');
+            module = slash == NULL ? found.dli_fname : slash + 1;
+        }
+        if (found.dli_sname != NULL) {
+            int status = -1;
+            symbol = found.dli_sname;
+            if (demangle != NULL && symbol[0] == '_' && symbol[1] == 'Z')
+                plain = demangle(symbol, NULL, NULL, &status);
+            if (plain != NULL && status == 0)
+                symbol = plain;
+        }
+    }
+    put_text(out, "[");
+    put_quoted(out, module);
+    put_text(out, ",");
+    put_quoted(out, symbol);
+    put_text(out, ",");
+    put_number(out, offset);
+    put_text(out, "]");
+    real_free(plain);
+}
+
+typedef struct {
+    uint64_t bytes;
+    double count;
+} Sum;
+
+/* Adds up by stack what is alive; the table is copied by pieces, so that no thread waits long. */
+static void add_up(Sum *sums)
+{
+    enum { PIECE = 4096 };
+    for (uint32_t from = 0; from < MOST_BLOCKS; from += PIECE) {
+        lock();
+        for (uint32_t place = from; place < from + PIECE; place++) {
+            Block *block = &blocks[place];
+            if (block->address != 0) {
+                sums[block->stack].bytes += block->weight;
+                sums[block->stack].count += block->bytes == 0 ? 0 : (double)block->weight / (double)block->bytes;
+            }
+        }
+        unlock();
+    }
+}
+
+/* Writes native.json to a file; 0, or an errno. Call it without the GIL: it asks the loader for symbols. */
+EXPORT int leakscope_native_write(int fd)
+{
+    if (blocks == NULL)
+        return ENODATA;
+    size_t sums_bytes = (2 * MOST_STACKS + 1) * sizeof(Sum);
+    Sum *sums = take_pages(sums_bytes);
+    if (sums == NULL)
+        return ENOMEM;
+    is_inside = true;
+    add_up(sums);
+    Demangler demangle;
+    *(void **)&demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
+    Out out = {.fd = fd};
+    put_text(&out, "{\"mean_bytes\":");
+    put_number(&out, mean_now);
+    put_text(&out, ",\"taken\":");
+    put_number(&out, taken_count);
+    put_text(&out, ",\"dropped\":");
+    put_number(&out, dropped_count);
+    put_text(&out, ",\"sites\":[");
+    bool is_first = true;
+    for (uint32_t row = 0; row <= 2 * MOST_STACKS && out.error == 0; row++) {
+        if (sums[row].bytes == 0)
+            continue;
+        const Stack *stack = &stacks[row];
+        put_text(&out, is_first ? "\n{\"native\":[" : ",\n{\"native\":[");
+        is_first = false;
+        for (uint32_t i = 0; i < stack->count; i++) {
+            if (i > 0)
+                put_text(&out, ",");
+            put_frame(&out, stack->frames[i], demangle);
+        }
+        put_text(&out, "],\"python\":");
+        flush(&out);
+        if (stack->python != 0 && write_python_stack != NULL)
+            write_python_stack(stack->python, fd);
+        else
+            put_text(&out, "[]");
+        put_text(&out, ",\"bytes\":");
+        put_number(&out, sums[row].bytes);
+        put_text(&out, ",\"count\":");
+        put_number(&out, (uint64_t)(sums[row].count + 0.5));
+        put_text(&out, "}");
+    }
+    put_text(&out, "\n]}\n");
+    flush(&out);
+    real_munmap(sums, sums_bytes);
+    is_inside = false;
+    return out.error;
+}

@@ -1,0 +1,141 @@
+"""The preloaded sampler: what native code keeps is found with its function, and what it gives back is not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PRELOAD = Path(__file__).parents[2] / "leakscope" / "agent" / "_probe" / "preload.c"
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
+
+KEEPER = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+static void *kept[100000];
+static int count;
+void keep_records(int blocks, int bytes) { for (int i = 0; i < blocks; i++) kept[count++] = malloc(bytes); }
+void keep_and_give_back(int blocks, int bytes) { for (int i = 0; i < blocks; i++) free(malloc(bytes)); }
+void keep_growing(int steps, int bytes) {
+    char *block = NULL;
+    for (int i = 1; i <= steps; i++) block = realloc(block, (size_t)i * bytes);
+    kept[count++] = block;
+}
+void keep_aligned(int blocks, int bytes) { for (int i = 0; i < blocks; i++) posix_memalign(&kept[count++], 64, bytes); }
+void keep_zeroed(int blocks, int bytes) { for (int i = 0; i < blocks; i++) kept[count++] = calloc(blocks, bytes / blocks); }
+void keep_pages(int blocks, int bytes) {
+    for (int i = 0; i < blocks; i++)
+        kept[count++] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+void map_and_unmap(int blocks, int bytes) {
+    for (int i = 0; i < blocks; i++)
+        munmap(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes);
+}
+"""
+
+START = """
+import ctypes, os, sys
+runtime = ctypes.CDLL(None)
+runtime.leakscope_native_start.argtypes = [ctypes.c_uint64]
+assert runtime.leakscope_native_start(65536) == 0
+keeper = ctypes.CDLL({keeper!r})
+def record(path):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    assert runtime.leakscope_native_write(file) == 0
+    os.close(file)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("native")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
+                    "-static-libgcc", PRELOAD, "-o", folder / "libleakscope_native.so", "-lm", "-ldl", "-lpthread"], check=True)
+    (folder / "keeper.c").write_text(KEEPER)
+    subprocess.run(["cc", "-shared", "-fPIC", "-O0", folder / "keeper.c", "-o", folder / "libkeeper.so", "-w"], check=True)
+    return folder
+
+
+def sites_of(built, tmp_path, program):
+    """Run a program under the preloaded sampler; return native.json that it recorded as "out.json"."""
+    script = tmp_path / "program.py"
+    script.write_text(START.format(keeper=str(built / "libkeeper.so")) + program)
+    subprocess.run([sys.executable, script], check=True, timeout=60, cwd=tmp_path,
+                   env={**os.environ, "LD_PRELOAD": str(built / "libleakscope_native.so")})
+    return json.loads((tmp_path / "out.json").read_text())
+
+
+def kept_by(record, symbol):
+    """Return the estimated (bytes, count) below a function of the keeper."""
+    found = [site for site in record["sites"]
+             if any(module == "libkeeper.so" and name == symbol for module, name, _offset in site["native"])]
+    return sum(site["bytes"] for site in found), sum(site["count"] for site in found)
+
+
+@pytest.mark.parametrize(("function", "blocks", "size"), [
+    ("keep_records", 20_000, 2000), ("keep_records", 300, 200_000), ("keep_aligned", 10_000, 4096),
+    ("keep_zeroed", 500, 80_000), ("keep_pages", 200, 200_704)])
+def test_what_is_kept_is_estimated_without_bias(built, tmp_path, function, blocks, size):
+    record = sites_of(built, tmp_path, f"keeper.{function}({blocks}, {size})\nrecord('out.json')")
+    kept, count = kept_by(record, function)
+    # At least 500 samples or blocks larger than the mean: 5 % of standard deviation.
+    assert kept == pytest.approx(blocks * size, rel=0.3)
+    assert count == pytest.approx(blocks, rel=0.3)
+
+
+def test_what_is_given_back_is_not_there(built, tmp_path):
+    record = sites_of(built, tmp_path, "keeper.keep_and_give_back(100_000, 3000)\nkeeper.map_and_unmap(300, 300_000)\n"
+                      "record('out.json')")
+    assert kept_by(record, "keep_and_give_back") == (0, 0)
+    assert kept_by(record, "map_and_unmap") == (0, 0)
+    assert record["taken"] > 300
+
+
+def test_a_block_that_grows_counts_once(built, tmp_path):
+    record = sites_of(built, tmp_path, "for _ in range(40): keeper.keep_growing(50, 20_000)\nrecord('out.json')")
+    kept, count = kept_by(record, "keep_growing")
+    assert kept == pytest.approx(40 * 1_000_000, rel=0.3)
+    assert count == pytest.approx(40, rel=0.3)
+
+
+def test_the_innermost_frame_is_that_of_the_caller_of_malloc(built, tmp_path):
+    record = sites_of(built, tmp_path, "keeper.keep_records(20_000, 2000)\nrecord('out.json')")
+    largest = max(record["sites"], key=lambda site: site["bytes"])
+    assert largest["native"][0][:2] == ["libkeeper.so", "keep_records"]
+
+
+def test_children_by_fork_go_on_while_threads_allocate(built, tmp_path):
+    record = sites_of(built, tmp_path, """
+import threading
+is_done = []
+def churn():
+    while not is_done:
+        keeper.keep_and_give_back(100, 5000)
+threads = [threading.Thread(target=churn) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for number in range(100):
+    child = os.fork()
+    if child == 0:
+        keeper.keep_and_give_back(500, 5000)
+        os._exit(7)
+    assert os.waitpid(child, 0)[1] == 7 << 8
+is_done.append(True)
+for thread in threads:
+    thread.join()
+record('out.json')
+""")
+    assert kept_by(record, "keep_and_give_back") == (0, 0)
+
+
+def test_asleep_nothing_is_recorded(built, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text("import ctypes\nprint(ctypes.CDLL(None).leakscope_native_write(1))")
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True,
+                            env={**os.environ, "LD_PRELOAD": str(built / "libleakscope_native.so")})
+    assert int(result.stdout) != 0
