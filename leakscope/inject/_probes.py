@@ -15,7 +15,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -133,12 +132,21 @@ def cached(soabi: str) -> Path:
     return cache_folder() / f"{soabi}-{digest()}.so"
 
 
+def file_name(soabi: str) -> str:
+    """Return what the binary is called beside the Python files of the agent: interpreters of this SOABI import it."""
+    return f"{MODULE}.{soabi}.so"
+
+
 def built() -> dict[str, Path]:
-    """Return the probes of these sources that there are, by SOABI: that of the package first, then those of the cache."""
-    found = {path.name.removeprefix(f"{MODULE}.").removesuffix(".so"): path for path in AGENT_FOLDER.glob(f"{MODULE}.*.so")}
+    """Return the probes of these sources that there are, by SOABI: that of the package first, then those of the cache.
+
+    What lies in the cache is loaded into programs of this user, so it has to be this user's own.
+    """
+    found = {path.name.removeprefix(f"{MODULE}.").removesuffix(".so"): path for path in AGENT_FOLDER.glob(file_name("*"))}
     tail = f"-{digest()}.so"
     for path in sorted(cache_folder().glob(f"*{tail}")):
-        found.setdefault(path.name.removesuffix(tail), path)
+        if path.stat().st_uid == os.geteuid():
+            found.setdefault(path.name.removesuffix(tail), path)
     return found
 
 
@@ -172,7 +180,7 @@ def compile_for(target: Interpreter, binary: Path, flags: Sequence[str] = ()) ->
         with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".building-") as folder:
             made = Path(folder, binary.name)
             words = [*command, "-shared", *FLAGS, f"-I{SOURCES}", f"-I{target.include}", f"-I{target.include / 'internal'}",
-                     *flags, *map(str, sources()), "-o", str(made)]
+                     *flags, *map(str, sources()), "-lm", "-o", str(made)]
             done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S,
                                   stdin=subprocess.DEVNULL)
             if done.returncode:

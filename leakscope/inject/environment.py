@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import leakscope
 from leakscope.agent import command
 from leakscope.errors import LeakScopeError
+from leakscope.inject import _probes
+from leakscope.inject._probes import AGENT_FOLDER
 from leakscope.session import Session
 
-AGENT_FOLDER = Path(leakscope.__file__).parent / "agent"
 STAGED_NAME = "_leakscope_agent"
 HOOK = "sitecustomize.py"
+# The hook lies elsewhere; of the compiled parts only binaries go along. A folder `_probe` would pass for a package.
+_LEFT_BEHIND = ("__pycache__", "boot", "_probe", "*.so")
 
 
 def usable() -> str | None:
@@ -34,6 +36,9 @@ def usable() -> str | None:
 def stage(session: Session, options: Mapping[str, Any]) -> Path:
     """Copy the agent to the session's boot folder, write its options, and return the boot folder.
 
+    Which interpreters the command will start is not known yet, so every probe that there is goes along; an interpreter finds
+    the one that bears its own SOABI, and no other. Where it finds none, the agent says how to have one built.
+
     Raises:
         LeakScopeError: it cannot be written, or PYTHONPATH cannot name the folder.
     """
@@ -42,7 +47,9 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
         raise LeakScopeError(f"PYTHONPATH cannot hold the folder '{boot}', because its name contains '{os.pathsep}'.",
                              "leakscope run -o DIR -- COMMAND, with another DIR")
     try:
-        shutil.copytree(AGENT_FOLDER, boot / STAGED_NAME, ignore=shutil.ignore_patterns("__pycache__", "boot"))
+        shutil.copytree(AGENT_FOLDER, boot / STAGED_NAME, ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
+        for soabi, binary in _probes.built().items():
+            shutil.copyfile(binary, boot / STAGED_NAME / _probes.file_name(soabi))
         shutil.copyfile(AGENT_FOLDER / "boot" / HOOK, boot / HOOK)
         session.write_options(dict(options))
     except OSError as error:

@@ -44,7 +44,7 @@ def probe_for(python: str, *flags: str) -> Path:
     key = hashlib.sha256("\0".join([_probes.digest(), python, *flags]).encode()).hexdigest()[:16]
     folder = CACHE / f"{target.soabi}-{key}"
     folder.mkdir(parents=True, exist_ok=True)
-    binary = folder / f"{_probes.MODULE}{target.suffix}"
+    binary = folder / _probes.file_name(target.soabi)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be building it
         if not binary.exists():
@@ -59,7 +59,7 @@ def probe_for(python: str, *flags: str) -> Path:
 
 def stage_probe(python: str, agent_folder: Path, *flags: str) -> Path:
     """Put the probe for an interpreter into a staged agent, as `leakscope run` does, and return it there."""
-    (binary,) = probe_for(python, *flags).glob(f"{_probes.MODULE}.*")
+    (binary,) = probe_for(python, *flags).glob(_probes.file_name("*"))
     return Path(shutil.copy(binary, agent_folder))
 
 

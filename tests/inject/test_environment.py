@@ -8,13 +8,17 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from leakscope import session as sessions
 from leakscope.errors import LeakScopeError
-from leakscope.inject import environment
+from leakscope.inject import _probes, environment
+from tests.agent.staged import python
+
+__all__ = ["python"]
 
 
 def staged(folder: Path) -> Path:
@@ -30,11 +34,44 @@ def test_this_machine_can_run_commands() -> None:
     assert environment.usable() is None
 
 
-def test_the_agent_is_copied_whole_without_bytecode(tmp_path: Path) -> None:
+def test_the_python_files_of_the_agent_are_copied_and_nothing_else_where_there_is_no_probe(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_probes, "built", dict)
     boot = staged(tmp_path)
-    original = {name for name in files(environment.AGENT_FOLDER) if "__pycache__" not in name and not name.startswith("boot")}
+    original = {name for name in files(environment.AGENT_FOLDER) if name.endswith(".py") and not name.startswith("boot")}
     assert files(boot / "_leakscope_agent") == original
     assert (boot / "sitecustomize.py").read_text() == (environment.AGENT_FOLDER / "boot" / "sitecustomize.py").read_text()
+
+
+def test_every_probe_goes_along_under_the_name_that_its_interpreter_imports(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept = _probes.cached("cpython-310-x86_64-linux-gnu")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("binary")
+    kept.with_name("cpython-312-x86_64-linux-gnu-0123456789abcdef.so").write_text("of other sources")
+    there = files(staged(tmp_path) / "_leakscope_agent")
+    assert "_probe.cpython-310-x86_64-linux-gnu.so" in there
+    assert not [name for name in there if "312" in name and "312" not in sysconfig.get_config_var("SOABI")]
+
+
+def test_a_cached_probe_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = _probes.cached("cpython-307-anything")
+    kept.parent.mkdir(parents=True)
+    kept.write_text("binary")
+    assert "cpython-307-anything" in _probes.built()
+    monkeypatch.setattr(os, "geteuid", lambda: kept.stat().st_uid + 1)
+    assert "cpython-307-anything" not in _probes.built()
+
+
+def test_an_interpreter_finds_the_probe_of_its_own_soabi_only(tmp_path: Path, python: str) -> None:
+    own = _probes.look_at(python).soabi
+    for soabi in {own, "cpython-36m-x86_64-linux-gnu", "cpython-399-x86_64-linux-gnu", "cpython-313t-x86_64-linux-gnu"}:
+        (tmp_path / _probes.file_name(soabi)).write_text("")
+    question = "import sys, importlib.machinery as m; print(m.PathFinder.find_spec('_probe', sys.argv[1:]).origin)"
+    found = subprocess.run([python, "-I", "-c", question, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip() == str(tmp_path / _probes.file_name(own))
 
 
 def test_the_options_lie_beside_the_hook(tmp_path: Path) -> None:
