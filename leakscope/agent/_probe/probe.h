@@ -224,6 +224,14 @@ void roots_collect(void);             /* calls root() for all of them, in the or
 void samples_of_walk(void);           /* writes the columns sample_* and names.json["sites"] of the blocks that live now */
 void samples_write_sites(int fd);     /* the JSON list of sites; "[null]" where nothing was sampled */
 
+/* Around a fork for a snapshot, in the parent, with the GIL held: nobody may be changing the sampler's tables while they are copied.
+ * The child finds them so, lock included; samples_of_walk() in a child (WalkOrder.is_forked) takes no lock. */
+void samples_before_fork(void);
+void samples_after_fork(void);
+
+/* --- snapshot.c: a walk in a forked child ------------------------------------------------------------------------------------- */
+uint64_t snapshot_dirtied_bytes(void); /* what the forked child has cost in memory so far; asked once, before done.json is written */
+
 /* Each file that has a face in Python answers a table of methods for module.c. */
 extern PyMethodDef walk_methods[], snapshot_methods[], sample_methods[], name_methods[];
 
