@@ -13,6 +13,7 @@ from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
 from leakscope.analyse.components import Cycle
 from leakscope.analyse.paths import Tree
+from leakscope.analyse.sites import Origins
 from leakscope.analyse.trend import Slope, slowing_ratio, theil_sen
 from leakscope.heap.graph import HeapGraph
 from leakscope.model import Layer, Path
@@ -174,6 +175,11 @@ class Case:
     def garbage_cycles(self) -> list[Cycle]:
         """The unreachable cycles of the last snapshot, by shape, most members first."""
         return keeping.garbage_cycles(self.last)
+
+    @cached_property
+    def origins(self) -> Origins:
+        """Where the objects of the last snapshot were made."""
+        return Origins(self.last, self.compared[0])
 
     @cached_property
     def type_growth(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:

@@ -33,6 +33,10 @@ Lines:  module NAME NODE-WORDS                a module root
                                               gets the type of KIND: frame, _asyncio.Task ...
         garbage NODE                          nodes that nothing holds; with refs+1: held by C code alone
         set HANDLE NODE-WORDS                 say more of known nodes
+        samples HANDLE N WEIGHT PLACE [< PLACE ...] [bytes N] [at SECONDS]
+                                              N allocation samples spread over known nodes, each for so many bytes:
+                                              `samples order 3 512KiB make@app.py:7 < main@app.py:9 at 12`, innermost
+                                              frame first; HANDLE - stands for blocks of no known object
         bound HANDLE LIMIT WHAT               a declared limit: `bound cache 4096 maxsize`
         lru HANDLE NAME max N size N hits N misses N        a functools cache; max none: without a limit
 
@@ -128,6 +132,7 @@ class Writing:
         self.sites: list[dict[str, Any] | None] = [None]
         self.bounds: list[tuple[int, int, str]] = []
         self.caches: list[dict[str, Any]] = []
+        self.samples: list[tuple[int, int, int, int, int]] = []  # as in format.SAMPLED_COLUMNS
 
     def read(self, line: str) -> None:
         """Take in one line."""
@@ -143,12 +148,14 @@ class Writing:
             self.describe([self.nodes[each] for each in self.handles[words[1]]], words[2:])
         elif words[0] == "bound":
             self.bounds += [(self.nodes[each].address, int(words[2]), words[3]) for each in self.handles[words[1]]]
+        elif words[0] == "samples":
+            self.sample(words[1], int(words[2]), parse_size(words[3]), words[4:])
         elif words[0] == "lru":
             self.cache(words)
         elif match:
             self.link(*match.groups())
         else:
-            raise ValueError("is no edge, module, root, garbage, set, bound or lru")
+            raise ValueError("is no edge, module, root, garbage, set, samples, bound or lru")
 
     def root(self, kind: str, name: str, label: str, words: list[str]) -> None:
         handle, _, type_name = name.partition(":")
@@ -261,11 +268,23 @@ class Writing:
     def string(self, text: str) -> int:
         return self.strings.setdefault(text, len(self.strings))
 
-    def site(self, text: str) -> int:
-        """Row of the site `function@file:line`."""
-        function, _, place = text.partition("@")
-        file, _, line = place.rpartition(":")
-        row = {"frames": [[file, int(line), function]], "bytes": 0, "count": 0}
+    def sample(self, handle: str, count: int, weight: int, words: list[str]) -> None:
+        """Spread samples over the nodes of a handle."""
+        frames = [word for place, word in enumerate(words) if place % 2 == 0 and (not place or words[place - 1] == "<")]
+        given = dict(zip(words[2 * len(frames) - 1::2], words[2 * len(frames)::2], strict=True))
+        nodes = [layout.NO_NODE] if handle == "-" else self.handles[handle]
+        for number in range(count):
+            self.samples.append((nodes[number * len(nodes) // count % len(nodes)], self.site(*frames),
+                                 int(given.get("bytes", 64)), weight, int(float(given.get("at", 0)) * 1e9)))
+
+    def site(self, *places: str) -> int:
+        """Row of the site whose frames are `function@file:line`, innermost first."""
+        frames = []
+        for text in places:
+            function, _, place = text.partition("@")
+            file, _, line = place.rpartition(":")
+            frames.append([file, int(line), function])
+        row = {"frames": frames, "bytes": 0, "count": 0}
         if row not in self.sites:
             self.sites.append(row)
         return self.sites.index(row)
@@ -309,7 +328,13 @@ class Writing:
         info = {"node_count": len(nodes), "edge_count": len(codes), "root_count": len(self.roots), **info}
         return HeapGraph(**{name: np.array(values, dtype=layout.COLUMNS[name]) for name, values in columns.items()},
                          strings=list(self.strings), types=[type_row(name) for name in types], sites=self.sites,
-                         bounds=self.bounds, caches=self.caches, info=info)
+                         bounds=self.bounds, caches=self.caches, info=info, **self.sampled())
+
+    def sampled(self) -> dict[str, Any]:
+        """The columns of the samples."""
+        columns = zip(*self.samples, strict=True) if self.samples else [()] * len(layout.SAMPLED_COLUMNS)
+        return {name: np.array(values, dtype=dtype)
+                for (name, dtype), values in zip(layout.SAMPLED_COLUMNS.items(), columns, strict=True)}
 
 
 def address_of(origin: str, ordinal: int) -> int:

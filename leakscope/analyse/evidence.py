@@ -6,6 +6,7 @@ import re
 from base64 import b32encode
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -18,9 +19,10 @@ from leakscope.analyse.growth import Accumulation, Growth, PathTable, masked_tex
 from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.retention import Retention
+from leakscope.analyse.sites import Wanted
 from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
-from leakscope.model import Layer, Location, Path, Step
+from leakscope.model import Layer, Path, Step
 
 Array = NDArray[Any]
 
@@ -34,9 +36,7 @@ _TASK_TYPES = re.compile(r"(?:^|\.)(?:Task|Future|coroutine|generator|async_gene
 _CALLABLE_TYPES = frozenset({"function", "method", "builtin_function_or_method", "functools.partial", "partial",
                              "weakref.WeakMethod", "method-wrapper"})
 _AGE = re.compile(r"(?:^|_)(?:ttl|expir\w*|max_age|lifetime)(?:$|_)", re.IGNORECASE)
-MOST_SITES = 5
 MOST_MEMBERS = 200  # members that are looked at one by one: their newest, ours
-_LIBRARY_FILE = re.compile(r"^(?:site-packages|dist-packages|stdlib|<|lib/python)|/site-packages/|/lib/python3")
 
 
 def pile_path(graph: HeapGraph, tree: Tree, pile: Accumulation) -> Path | None:
@@ -164,11 +164,6 @@ def share_of_growth(trend: MemoryTrend | None, times_s: Sequence[float], growth_
     return min(1.0, growth_bytes / total) if total > 0 else None
 
 
-def other_owners(graph: HeapGraph, tree: Tree, pile: Accumulation) -> list[str]:
-    """Who else holds the members, as owners."""
-    return retention.other_holders(graph, tree, pile.member_node)
-
-
 class Proof:
     """Numbers of one pile in the last snapshot."""
 
@@ -181,6 +176,7 @@ class Proof:
         states = graph.state[self.members]
         self.ended_ratio = float((states == _STATE_ENDED).mean()) if len(states) else 0.0
 
+    @cached_property
     def _below(self) -> Array:
         """Nodes below the members in the tree of paths."""
         inside = below_classes(self.table, list(self.pile.member_classes) or [self.pile.owner_class])
@@ -188,7 +184,7 @@ class Proof:
 
     def layer(self, hidden_bytes: int) -> str:
         """Where most of the bytes lie."""
-        nodes = self._below()
+        nodes = self._below
         sizes, kinds = self.graph.shallow_bytes[nodes].astype(np.int64), self.graph.kind[nodes]
         devices = self.graph.device[nodes]
         parts = Counter({"python": int(sizes[(kinds != _KIND["storage"]) & (kinds != _KIND["mapping"]) & (devices == 0)].sum()),
@@ -198,26 +194,9 @@ class Proof:
             parts[device_name(code)] = int(sizes[devices == code].sum())
         return parts.most_common(1)[0][0]
 
-    def sites(self) -> tuple[Location, ...]:
-        """Where the bytes below the members were allocated, most bytes first; empty if not known."""
-        return sites_of(self.graph, self._below())
-
-
-def sites_of(graph: HeapGraph, nodes: Array) -> tuple[Location, ...]:
-    """Where the bytes of some nodes were allocated, most bytes first, at most MOST_SITES; empty if not known."""
-    rows = graph.site_id[nodes]
-    known = rows > 0
-    if not known.any():
-        return ()
-    sizes = np.bincount(rows[known], weights=graph.shallow_bytes[nodes][known].astype(np.float64))
-    by_place: Counter[tuple[str, str, int]] = Counter()
-    for row in np.flatnonzero(sizes).tolist():
-        site = graph.sites[row]
-        if site and site.get("frames"):
-            by_place[own_frame(site["frames"])] += int(sizes[row])
-    whole = sum(by_place.values()) or 1
-    return tuple(Location(function, file, line, round(size / whole, 4))
-                 for (file, function, line), size in by_place.most_common(MOST_SITES))
+    def wanted(self) -> Wanted:
+        """The members and what hangs below them, to ask for where they were made."""
+        return Wanted(self._below, self.members, self.pile.owner_node)
 
 
 def node_growth(growth: Growth, pile: Accumulation) -> int:
@@ -235,12 +214,6 @@ def below_classes(table: PathTable, rows: list[int]) -> Array:
         if (more == inside).all():
             return more
         inside = more
-
-
-def own_frame(frames: Sequence[Sequence[Any]]) -> tuple[str, str, int]:
-    """(file, function, line) of the innermost frame that is the application's, else of the innermost."""
-    own = next((frame for frame in frames if not _LIBRARY_FILE.search(str(frame[0]))), frames[0])
-    return str(own[0]), str(own[2]), int(own[1])
 
 
 def fingerprint(path: Path, cycle: Sequence[str] = ()) -> str:

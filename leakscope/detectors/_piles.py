@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from leakscope.analyse import evidence
+from leakscope.analyse import evidence, retention
 from leakscope.analyse.growth import Accumulation
 from leakscope.case import LEAST_PILE_BYTES, Case
 from leakscope.model import Confidence, Dismissed, Finding, Path, Rule
@@ -128,20 +128,20 @@ def finding(case: Case, pile: Pile, rule: Rule, remedy: str) -> Finding:
     if proof.ended_ratio >= 0.25:
         reasons.append(f"{proof.ended_ratio:.0%} of them have ended: nobody will use them again")
     others = () if accumulation.is_buffer else tuple(
-        evidence.other_owners(case.last, case.tree(case.last), accumulation))
+        retention.other_holders(case.last, case.tree(case.last), accumulation.member_node))
     if others:
         doubts.append(f"the objects are also held by {others[0]}")
     growth = {"host": accumulation.growth_bytes + pile.hidden_bytes}
-    sites = proof.sites()
+    origin = case.origins.of(proof.wanted())
     return Finding(
         rule=rule, confidence=confidence(case, pile, share), layer=proof.layer(pile.hidden_bytes), owner=pile.path.owner,
         path=pile.path, leaked_type=accumulation.leaked_type, pid=int(case.info.get("pid", 0)),
         object_count=None if accumulation.is_buffer else accumulation.counts[-1],
         objects_per_s=None if rate is None or accumulation.is_buffer else round(rate.value, 3),
         retained_bytes=proof.retained_bytes, growth_bytes=growth, share_of_growth_ratio=share,
-        frees_bytes=proof.frees_bytes, site=sites[0] if sites else None, sites=sites, also_held_by=others,
-        reasons=tuple(reasons), doubts=tuple(doubts), remedy=remedy, fingerprint=evidence.fingerprint(pile.path),
-        counts=accumulation.counts)
+        frees_bytes=proof.frees_bytes, site=origin.first, sites=origin.places, also_held_by=others,
+        reasons=(*reasons, *origin.reasons), doubts=(*doubts, *origin.doubts), remedy=remedy,
+        fingerprint=evidence.fingerprint(pile.path), counts=accumulation.counts)
 
 
 def reasons_and_doubts(case: Case, pile: Pile, share: float | None) -> tuple[list[str], list[str]]:

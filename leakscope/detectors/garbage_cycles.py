@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from leakscope.analyse import evidence, naming, retention
 from leakscope.analyse.components import Cycle
+from leakscope.analyse.sites import Wanted
 from leakscope.analyse.trend import grew_in_every_interval
 from leakscope.case import Case
 from leakscope.heap.graph import Array
@@ -90,13 +91,13 @@ def _finding(case: Case, cycle: Cycle, inside: Array, size: int, growth: int, wh
     reasons = [f"unreachable objects keep {arrows}", why]
     if share is not None:
         reasons.append(f"it accounts for {share:.0%} of the growth of the process")
-    sites = evidence.sites_of(graph, retention.below(graph, cycle.nodes, inside))
+    origin = case.origins.of(Wanted(retention.below(graph, cycle.nodes, inside), cycle.nodes))
     first = graph.edge(cycle.edges[0]).source
     return Finding(
         RULE, Confidence.HIGH if len(case.compared) >= 4 else Confidence.MEDIUM, "python", owner, path,
         graph.type_name(first), pid=int(case.info.get("pid", 0)), object_count=cycle.count, retained_bytes={"host": size},
         growth_bytes={"host": growth}, share_of_growth_ratio=share, frees_bytes=size, cycle=steps,
-        site=sites[0] if sites else None, sites=sites, reasons=tuple(reasons), remedy=REMEDY,
+        site=origin.first, sites=origin.places, reasons=(*reasons, *origin.reasons), doubts=origin.doubts, remedy=REMEDY,
         fingerprint=evidence.fingerprint(path, [f"{step.type}{step.edge}" for step in shown]),
         counts=tuple(case.garbage_bytes))
 

@@ -36,12 +36,17 @@ class Edge(NamedTuple):
     text: str
 
 
+def _empty(column: str) -> Array:
+    return np.zeros(0, layout.SAMPLED_COLUMNS[column])
+
+
 @dataclass(eq=False)
 class HeapGraph:
     """One snapshot (shapes and units: agent/format.py, COLUMNS).
 
     Edges are in compressed rows: those of node i are `edge_target[edge_start[i]:edge_start[i + 1]]`.
-    `info` is done.json of the snapshot; `sites`, `bounds` and `caches` are those of its names.json.
+    `info` is done.json of the snapshot; `sites`, `bounds` and `caches` are those of its names.json. The columns `sample_*`
+    (SAMPLED_COLUMNS) are empty where nothing was sampled.
     """
 
     address: Array
@@ -67,6 +72,11 @@ class HeapGraph:
     bounds: list[tuple[int, int, str]] = field(default_factory=list)
     caches: list[dict[str, Any]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
+    sample_node: Array = field(default_factory=lambda: _empty("sample_node"))
+    sample_site: Array = field(default_factory=lambda: _empty("sample_site"))
+    sample_bytes: Array = field(default_factory=lambda: _empty("sample_bytes"))
+    sample_weight: Array = field(default_factory=lambda: _empty("sample_weight"))
+    sample_ns: Array = field(default_factory=lambda: _empty("sample_ns"))
 
     @property
     def node_count(self) -> int:

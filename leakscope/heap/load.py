@@ -16,6 +16,8 @@ from leakscope.heap.graph import Array, HeapGraph, TypeName
 # What may be missing: a walk that cannot tell leaves these out, and 0 means "unknown", "no state", "host" anyway.
 OPTIONAL = ("birth", "site_id", "state", "device")
 
+_DTYPES = layout.COLUMNS | layout.SAMPLED_COLUMNS
+
 # The column that says how many rows another one has; "address" for all the rest.
 _LEADER = {"edge_target": "edge_target", "edge_label": "edge_target", "root_node": "root_node", "root_kind": "root_node",
            "root_label": "root_node"}
@@ -33,12 +35,14 @@ def load(folder: Path) -> HeapGraph:
     _check_lengths(folder, columns, info)
     for name in OPTIONAL:
         columns.setdefault(name, np.zeros(len(columns["address"]), dtype=layout.COLUMNS[name]))
+    columns |= _samples(folder, len(columns["address"]))
     tables = {table: _table(folder, names, table) for table in _ROWS}
     strings, types, sites = tables["strings"], tables["types"], tables["sites"]
     _check_edges(folder, columns)
     rows: dict[str, int] = {
         "type_id": len(types), "label": len(strings), "root_label": len(strings), "site_id": len(sites),
-        "kind": len(layout.NODE_KINDS), "state": len(layout.STATES), "root_kind": len(layout.ROOT_KINDS)}
+        "sample_site": len(sites), "kind": len(layout.NODE_KINDS), "state": len(layout.STATES),
+        "root_kind": len(layout.ROOT_KINDS)}
     for name, count in rows.items():
         _check_range(folder, name, columns[name], count)
     _check_edge_labels(folder, columns["edge_label"], len(strings))
@@ -81,6 +85,20 @@ def _done(folder: Path) -> dict[str, Any]:
     return info
 
 
+def _samples(folder: Path, node_count: int) -> dict[str, Array]:
+    """The columns of allocation samples, empty where nothing was sampled; each belongs to a node or to none."""
+    if not (folder / "sample_node.npy").exists():
+        return {name: np.zeros(0, dtype) for name, dtype in layout.SAMPLED_COLUMNS.items()}
+    columns = {name: _column(folder, name) for name in layout.SAMPLED_COLUMNS}
+    for name, column in columns.items():
+        if len(column) != len(columns["sample_node"]):
+            raise _damaged(f"{folder / name}.npy has {len(column)} rows where sample_node.npy asks for "
+                           f"{len(columns['sample_node'])}.")
+    known = columns["sample_node"]
+    _check_range(folder, "sample_node", known[known != layout.NO_NODE], node_count)
+    return columns
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -94,7 +112,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _column(folder: Path, name: str) -> Array:
-    path, dtype = folder / f"{name}.npy", layout.COLUMNS[name]
+    path, dtype = folder / f"{name}.npy", _DTYPES[name]
     try:
         column = np.load(path, allow_pickle=False)
     except FileNotFoundError as error:

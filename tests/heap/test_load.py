@@ -25,12 +25,14 @@ SHOP = """
     main <storage> -> storage 1MiB on cuda:0
     bound cache 4096 maxsize
     lru cache app.cache max 4096 size 3 hits 1 misses 3
+    samples order 3 512KiB make@app.py:7 at 2.5
+    samples - 1 1MiB load@app.py:1 < main@app.py:9 bytes 4096 at 1
 """
 
 
 def written(graph: HeapGraph, folder: Path) -> Path:
     """A snapshot folder as the agent writes it."""
-    for name, dtype in layout.COLUMNS.items():
+    for name, dtype in (layout.COLUMNS | layout.SAMPLED_COLUMNS).items():
         np.save(folder / f"{name}.npy", getattr(graph, name).astype(dtype))
     names = {"strings": graph.strings, "types": [list(each) for each in graph.types], "sites": graph.sites,
              "bounds": graph.bounds, "caches": graph.caches}
@@ -57,9 +59,9 @@ def refusal(folder: Path) -> str:
 
 def test_a_snapshot_is_read_back_as_it_was_written(snapshot):
     graph, found = heap(SHOP, t_s=4.0), load(snapshot)
-    for name in layout.COLUMNS:
+    for name, dtype in (layout.COLUMNS | layout.SAMPLED_COLUMNS).items():
         assert getattr(found, name).tolist() == getattr(graph, name).tolist(), name
-        assert getattr(found, name).dtype == np.dtype(layout.COLUMNS[name])
+        assert getattr(found, name).dtype == np.dtype(dtype)
     for name in ("strings", "types", "sites", "bounds", "caches", "info"):
         assert getattr(found, name) == getattr(graph, name), name
     assert found.t_s == 4.0 and found.edge(1).text == "str:8"
@@ -72,6 +74,19 @@ def test_columns_that_a_walk_may_leave_out_are_zeros(snapshot):
     assert all(getattr(found, name).tolist() == [0] * found.node_count for name in OPTIONAL)
 
 
+def test_a_snapshot_of_a_walk_without_samples_has_none(snapshot):
+    for name in layout.SAMPLED_COLUMNS:
+        (snapshot / f"{name}.npy").unlink()
+    assert len(load(snapshot).sample_node) == 0
+
+
+def test_samples_of_another_heap_are_refused(snapshot):
+    np.save(snapshot / "sample_node.npy", np.array([0, 1, 2, 99], "<u4"))
+    assert "sample_node.npy holds 99 where only" in refusal(snapshot)
+    np.save(snapshot / "sample_node.npy", np.array([0], "<u4"))
+    assert "sample_site.npy has 4 rows where sample_node.npy asks for 1" in refusal(snapshot)
+
+
 def test_an_empty_heap_is_a_heap(tmp_path):
     assert load(written(heap(""), tmp_path)).node_count == 0
 
@@ -81,7 +96,8 @@ def test_names_of_a_walk_without_sites_and_bounds_are_enough(snapshot):
     for name in ("sites", "bounds", "caches"):
         del names[name]
     (snapshot / layout.NAMES_FILE).write_text(json.dumps(names))
-    (snapshot / "site_id.npy").unlink()
+    for name in ("site_id", *layout.SAMPLED_COLUMNS):
+        (snapshot / f"{name}.npy").unlink()
     assert load(snapshot).sites == [None]
 
 
