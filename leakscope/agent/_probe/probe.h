@@ -131,10 +131,12 @@ struct TypeInfo {
 
 typedef struct {
     Vector queue;             /* PyObject * or Pseudo key by row */
-    Vector is_space;          /* uint8_t by row: a dict whose keys are attribute names (twin: name_spaces) */
+    Vector is_space;          /* uint8_t by row: 1: a dict whose keys are attribute names (twin: name_spaces); KEYS_ONLY */
     uint64_t edge_count, root_count, left_out_count;
     Table memories;           /* key -> row of nodes that are no objects */
     Table owners;             /* dict of a threading.local's values -> Row of "thread 'x'" (twin: local_owners) */
+    Table module_labels;      /* module -> Row of "module app", by its first name in sys.modules (twin: labels); set by
+                                 roots_collect() before anything is read. A module that is not there: by its __name__ */
     int trouble;              /* errno noted by a visitor */
     PyThreadState *own_thread; /* the state of the thread that walks. It may be one of the target's: ask is_own_thread() */
     PyInterpreterState *interpreter; /* the one that is walked */
@@ -142,6 +144,9 @@ typedef struct {
     uint32_t row;             /* of the node that is being read */
 } Walk;
 extern Walk walk;
+/* In is_space: a dict that shows its keys (KEY_OBJECT) and not its values: those by thread of a threading.local, which shows them
+ * itself (twin: local_spaces). Stronger than name_space(). */
+#define KEYS_ONLY 2
 
 void walk_fail(int error, const char *what) __attribute__((noreturn)); /* error: errno; what: one word for the note */
 void walk_note(const char *format, ...) __attribute__((format(printf, 1, 2))); /* a sentence of done.json; counted when repeated */
@@ -215,7 +220,30 @@ bool take_numpy(TypeInfo *info);      /* numpy.c */
 bool take_torch(TypeInfo *info);      /* torch.c */
 bool take_mapping(TypeInfo *info);    /* numpy.c: mmap */
 void take_instance(TypeInfo *info);   /* instances.c: everything else */
+void take_life(TypeInfo *info);       /* threads.c: state of futures, sockets, files; label of tasks and threads. types.c calls it for
+                                         each type after the one that took it */
 void read_instance(TypeInfo *info, PyObject *thing, PyObject **referents, size_t count); /* names and emits referents of any object: for readers that add something */
+
+/* --- frames.c: what walk.c asks about a row of node_of_frame(); its type is PyFrame_Type --- */
+void running_frame_read(void *interpreter_frame);      /* emits its edges: variables, code, stack, namespace */
+uint64_t running_frame_bytes(void *interpreter_frame);
+Row running_frame_label(void *interpreter_frame);      /* "parse() at app.py:12" */
+
+/* The frames that run, innermost first, of a thread; those that are part way through being made are left out. On 3.10 they are
+ * frame objects, later _PyInterpreterFrame *, whose frame object, if it has one, running_frame_object() gives. */
+void *running_frame_of(PyThreadState *thread);
+void *running_frame_before(void *frame);
+PyFrameObject *running_frame_object(void *frame);      /* NULL: there is none */
+PyCodeObject *running_frame_code(void *frame);
+PyObject *running_frame_globals(void *frame);
+void running_frames_prepare(void);                     /* notes which frame objects run; before anything is read */
+
+/* --- threads.c: what roots.c asks --- */
+void threads_prepare(void);                            /* names of threads, owners of the values of threading.local objects */
+Row thread_label(const char *before, unsigned long ident); /* before "thread 'feed-eu'" */
+bool is_c_type(PyTypeObject *type, const char *name, size_t bytes); /* derived from the C type "module.name" of that size or more */
+Row task_label(PyObject *task);                        /* of a _asyncio.Task */
+bool task_is_pending(PyObject *task);
 
 /* --- roots.c --- */
 void roots_collect(void);             /* calls root() for all of them, in the order of roots.py */
