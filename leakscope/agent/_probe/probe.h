@@ -154,6 +154,10 @@ void *arena_take(size_t bytes);  /* zeroed memory that lives as long as the walk
 
 uint32_t node_of(PyObject *thing);                     /* row, added if new; LEFT_OUT if not part of the snapshot */
 uint32_t node_of_memory(uint64_t key, int kind, uint64_t bytes, int device); /* a storage, a mapping: no Python object */
+uint32_t node_of_native(TypeInfo *info, void *thing);  /* an object of a library that has no Python object (autograd nodes): a node with
+    address 0 and no count, as a memory, of the type and kind of `info`. The loop reads it in its turn by info->read and info->size,
+    called with it; it is no PyObject, so info->label, length and state are NULL. `info` is a copy of a type_info() in the arena.
+    One row for each address, by map_slot(): no PyObject can be where it is. (torch.c asks, walk.c answers) */
 uint32_t node_of_frame(void *interpreter_frame);       /* a running frame that has no frame object: kind frame, address 0 */
 void edge(PyObject *held, uint32_t label);             /* from the node being read; NULL, singletons and what is left out: nothing */
 void edge_to_row(uint32_t row, uint32_t label);
@@ -261,6 +265,6 @@ void samples_after_fork(void);
 uint64_t snapshot_dirtied_bytes(void); /* what the forked child has cost in memory so far; asked once, before done.json is written */
 
 /* Each file that has a face in Python answers a table of methods for module.c. */
-extern PyMethodDef walk_methods[], snapshot_methods[], sample_methods[], name_methods[];
+extern PyMethodDef walk_methods[], snapshot_methods[], sample_methods[], name_methods[], torch_methods[];
 
 #endif
