@@ -31,6 +31,7 @@ OLDEST = (3, 10)
 FLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
 # The preloaded object is no part of the extension: it is loaded before there is an interpreter.
 _APART = "preload.c"
+_PRELOADED = "libleakscope_native"
 _COMPILERS = ("cc", "gcc", "clang")
 _PATIENCE_S = 300
 
@@ -116,7 +117,7 @@ def sources() -> list[Path]:
 def digest() -> str:
     """Return what tells these sources from those of another version."""
     seen = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in [*sources(), *sorted(SOURCES.glob("*.h"))]:
+    for path in sorted(SOURCES.glob("*.[ch]")):
         seen.update(path.name.encode() + b"\0" + path.read_bytes())
     return seen.hexdigest()[:16]
 
@@ -150,6 +151,14 @@ def built() -> dict[str, Path]:
     return found
 
 
+def preloaded() -> Path | None:
+    """Return the sampler of native memory that comes with the package or is in the cache; None: there is none."""
+    for path in (SOURCES / f"{_PRELOADED}.so", cached(_PRELOADED)):
+        if path.is_file() and (path.parent == SOURCES or path.stat().st_uid == os.geteuid()):
+            return path
+    return None
+
+
 def compiler() -> list[str]:
     """Return the command of the C compiler: $CC, else the first of cc, gcc, clang.
 
@@ -174,17 +183,26 @@ def compile_for(target: Interpreter, binary: Path, flags: Sequence[str] = ()) ->
     refusal = target.refusal()
     if refusal:
         raise LeakScopeError(*refusal)
+    words = [f"-I{SOURCES}", f"-I{target.include}", f"-I{target.include / 'internal'}", *flags, *map(str, sources())]
+    return _compile(words, binary, f"the probe for {target.name}")
+
+
+def compile_preloaded(binary: Path, flags: Sequence[str] = ()) -> Path:
+    """Compile the sampler of native memory, as `compile_for` does the probe."""
+    return _compile([*flags, str(SOURCES / _APART)], binary, "the sampler of native memory")
+
+
+def _compile(inputs: list[str], binary: Path, what: str) -> Path:
     command = compiler()
     try:
         binary.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".building-") as folder:
             made = Path(folder, binary.name)
-            words = [*command, "-shared", *FLAGS, f"-I{SOURCES}", f"-I{target.include}", f"-I{target.include / 'internal'}",
-                     *flags, *map(str, sources()), "-lm", "-o", str(made)]
+            words = [*command, "-shared", *FLAGS, *inputs, "-lm", "-ldl", "-pthread", "-o", str(made)]
             done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=_PATIENCE_S,
                                   stdin=subprocess.DEVNULL)
             if done.returncode:
-                raise _failure(target, binary.with_suffix(".log"), words, done)
+                raise _failure(what, binary.with_suffix(".log"), words, done)
             made.replace(binary)
     except OSError as error:
         raise LeakScopeError(f"The probe cannot be written to '{binary.parent}': {error.strerror}.",
@@ -195,10 +213,10 @@ def compile_for(target: Interpreter, binary: Path, flags: Sequence[str] = ()) ->
     return binary
 
 
-def _failure(target: Interpreter, log: Path, words: list[str], done: subprocess.CompletedProcess[str]) -> LeakScopeError:
+def _failure(what: str, log: Path, words: list[str], done: subprocess.CompletedProcess[str]) -> LeakScopeError:
     """Return the error of a build that failed; what the compiler said is written to `log`."""
     log.write_text(f"{shlex.join(words)}\n{done.stdout}{done.stderr}")
-    return LeakScopeError(f"'{words[0]}' did not compile the probe for {target.name} (exit code {done.returncode}); "
+    return LeakScopeError(f"'{words[0]}' did not compile {what} (exit code {done.returncode}); "
                           f"what it said is in '{log}'.", f"less {log}")
 
 

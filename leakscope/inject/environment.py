@@ -20,6 +20,7 @@ from leakscope.session import Session
 
 STAGED_NAME = "_leakscope_agent"
 HOOK = "sitecustomize.py"
+PRELOADED = "libleakscope_native.so"  # as agent/native_sites.py knows it
 # The hook lies elsewhere; of the compiled parts only binaries go along. A folder `_probe` would pass for a package.
 _LEFT_BEHIND = ("__pycache__", "boot", "_probe", "*.so")
 
@@ -40,9 +41,11 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
     the one that bears its own SOABI, and no other. Where it finds none, the agent says how to have one built.
 
     Raises:
-        LeakScopeError: it cannot be written, or PYTHONPATH cannot name the folder.
+        LeakScopeError: it cannot be written, PYTHONPATH or LD_PRELOAD cannot name the folder, or there is no sampler of
+            native memory where the options want one.
     """
     boot = session.boot_folder
+    preloaded = _preloaded(boot) if options.get("native") else None
     if os.pathsep in str(boot):
         raise LeakScopeError(f"PYTHONPATH cannot hold the folder '{boot}', because its name contains '{os.pathsep}'.",
                              "leakscope run -o DIR -- COMMAND, with another DIR")
@@ -50,6 +53,8 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
         shutil.copytree(AGENT_FOLDER, boot / STAGED_NAME, ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
         for soabi, binary in _probes.built().items():
             shutil.copyfile(binary, boot / STAGED_NAME / _probes.file_name(soabi))
+        if preloaded:
+            shutil.copyfile(preloaded, boot / PRELOADED)
         shutil.copyfile(AGENT_FOLDER / "boot" / HOOK, boot / HOOK)
         session.write_options(dict(options))
     except OSError as error:
@@ -61,14 +66,30 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
 
 
 def bring_in(boot: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` with the boot folder first on PYTHONPATH; nothing else is changed.
+    """Return `environment` with the boot folder first on PYTHONPATH, and the sampler of native memory, if it was staged, in
+    LD_PRELOAD; nothing else is changed.
 
     The agent takes the folder out again when it comes up, so that the target sees the PYTHONPATH it was given. The folder
     twice stands for a PYTHONPATH that was set and empty (agent/children.py reads and writes it so, too).
     """
     before = environment.get("PYTHONPATH")
     rest = [] if before is None else [before or str(boot)]
-    return {**environment, "PYTHONPATH": os.pathsep.join([str(boot), *rest])}
+    changed = {**environment, "PYTHONPATH": os.pathsep.join([str(boot), *rest])}
+    if (boot / PRELOADED).exists():
+        changed["LD_PRELOAD"] = ":".join(filter(None, [str(boot / PRELOADED), environment.get("LD_PRELOAD")]))
+    return changed
+
+
+def _preloaded(boot: Path) -> Path:
+    """Return the sampler of native memory, which is the same for all interpreters."""
+    found = _probes.preloaded()
+    if found is None:
+        raise LeakScopeError("The sampler of native memory was not built when leakscope was installed.",
+                             f"leakscope doctor --build-probe {sys.executable}, or leakscope run without --native")
+    if any(each in str(boot) for each in " :\t"):
+        raise LeakScopeError(f"LD_PRELOAD cannot hold the folder '{boot}', because its name contains a space or a colon.",
+                             "leakscope run --native -o DIR -- COMMAND, with another DIR")
+    return found
 
 
 def masked(argv: Sequence[str]) -> list[str]:

@@ -88,6 +88,27 @@ def test_the_boot_folder_comes_first_and_nothing_else_changes(before: str | None
     assert environment.bring_in(Path("/s/boot"), given) == {"LANG": "C", "PYTHONPATH": after}
 
 
+@pytest.mark.parametrize(("before", "after"), [
+    (None, "{}/libleakscope_native.so"), ("", "{}/libleakscope_native.so"), ("/mine.so", "{}/libleakscope_native.so:/mine.so"),
+])
+def test_the_staged_sampler_of_native_memory_is_preloaded_before_others(
+        tmp_path: Path, before: str | None, after: str) -> None:
+    (tmp_path / environment.PRELOADED).write_text("")
+    given = {} if before is None else {"LD_PRELOAD": before}
+    assert environment.bring_in(tmp_path, given)["LD_PRELOAD"] == after.format(tmp_path)
+
+
+def test_native_memory_that_cannot_be_sampled_is_said_before_the_command_starts(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = sessions.create(tmp_path / "a b" / "session", ["python"], {"native": True})
+    monkeypatch.setattr(_probes, "preloaded", lambda: None)
+    with pytest.raises(LeakScopeError, match="was not built when leakscope was installed"):
+        environment.stage(session, {"native": True})
+    monkeypatch.setattr(_probes, "preloaded", lambda: tmp_path / "x.so")
+    with pytest.raises(LeakScopeError, match="LD_PRELOAD cannot hold the folder '.*a b.*'"):
+        environment.stage(session, {"native": True})
+
+
 def test_a_folder_that_pythonpath_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LeakScopeError, match="PYTHONPATH cannot hold the folder"):
         staged(tmp_path / "a:b")
