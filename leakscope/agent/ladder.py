@@ -16,6 +16,9 @@ _LONGEST_STEP_NS = 4 * 3600 * _SECOND
 # After a walk the program runs undisturbed for this many times as long as the walk took: in the first minute, where a
 # short run has to get its three snapshots, and later.
 _REST, _LATER_REST, _LATER_REST_NS = 0.5, 20.0, 60 * _SECOND
+# The same for a native walk, in times of what it took from the program: 3 % of a long run. In the first minute the growing
+# steps see to that, up to a pause of some 10 ms.
+_NATIVE_REST, _NATIVE_LATER_REST = 10.0, 33.0
 
 
 class Ladder:
@@ -42,24 +45,30 @@ class Ladder:
         """The warm-up is now known to have lasted until `at_ns` or longer: earlier snapshots are the first to go."""
         self._warm_ns = max(self._warm_ns, at_ns)
 
-    def taken(self, index, begun_ns, ended_ns):
+    def taken(self, index, begun_ns):
         """A snapshot was taken; return the indices of those to delete."""
-        self.postponed(begun_ns, ended_ns)
         self.kept.append((begun_ns, index))
         dropped = []
         while len(self.kept) > self._keep:
             dropped.append(self.thin())
         return dropped
 
-    def postponed(self, begun_ns, ended_ns):
-        """A walk from `begun_ns` to `ended_ns` was tried, or given up: set the time of the next."""
+    def postponed(self, begun_ns, ended_ns, cost_ns=None):
+        """A walk from `begun_ns` to `ended_ns` was tried, or given up: set the time of the next.
+
+        `cost_ns`: of a native walk, how much of its time the program lost; None: a walk in Python took it all.
+        """
         if self._every_ns:
             step_ns = self._every_ns
         else:
             ratio = _RATIO if begun_ns < _LATER_NS else _LATER_RATIO
             step_ns = min(max(_SHORTEST_STEP_NS, int(begun_ns * (ratio - 1))), _LONGEST_STEP_NS)
-        rest = _REST if ended_ns < _LATER_REST_NS else _LATER_REST
-        self.next_ns = max(begun_ns + step_ns, ended_ns + int(rest * (ended_ns - begun_ns)))
+        is_early = ended_ns < _LATER_REST_NS
+        if cost_ns is None:
+            rest_ns = (_REST if is_early else _LATER_REST) * (ended_ns - begun_ns)
+        else:
+            rest_ns = (_NATIVE_REST if is_early else _NATIVE_LATER_REST) * cost_ns
+        self.next_ns = max(begun_ns + step_ns, ended_ns + int(rest_ns))
 
     def thin(self):
         """Give up one snapshot and return its index, or None when only the first and the last are left."""

@@ -90,6 +90,14 @@ class MemoryRoom:
                 yield used, int(soft)
 
 
+def available_cores():
+    """Return how many cores this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0)) or 1
+    except (AttributeError, OSError):
+        return os.cpu_count() or 1
+
+
 def _candidates(mount, membership):
     """Yield (folder, use, limit, stat) from the own group up to the root, for version 2 and version 1."""
     for line in _read(membership).decode("utf-8", "replace").splitlines():

@@ -11,7 +11,7 @@ from .thread import SYSTEM_NAME, read_small
 
 def describe(recorder):
     """Return process.json as a dict."""
-    return {
+    described = {
         "format": fmt.FORMAT,
         "pid": recorder.pid,
         "parent": recorder.parent,
@@ -24,9 +24,12 @@ def describe(recorder):
         "start_ticks": start_ticks(),
         "own_thread_names": [SYSTEM_NAME],
         "sites": recorder.options.get("sites") or "off",
-        "walk": "python",
+        "walk": "python" if recorder.snapshots.why_not_native else "native",
         "modules_count": len(sys.modules),
     }
+    if recorder.snapshots.why_not_native:
+        described["why_not_native"] = recorder.snapshots.why_not_native
+    return described
 
 
 def role(session, own_name, earlier):

@@ -3,6 +3,7 @@
 Whatever fails here is written down as one sentence, and the target goes on.
 """
 
+import _thread
 import gc
 import os
 import sys
@@ -14,6 +15,7 @@ from . import process, sites
 from .ladder import Ladder
 from .limits import MemoryRoom
 from .session_files import ProcessFolder
+from .snapshots import Snapshots, reason
 from .thread import Thread
 from .timeline import Timeline
 
@@ -23,21 +25,17 @@ _SECOND = 1_000_000_000
 _SETTLE_S, _FORK_SETTLE_S = 0.02, 0.05
 # How long a fork, and how long the end of the interpreter, waits for a snapshot that is being taken.
 _STOP_S, _EXIT_STOP_S, _LAST_STOP_S = 2.0, 3.0, 10.0
-# Bytes the Python walk holds for one object with its tables and columns. Blocks are counted, as objects are not.
-_WALK_BYTES = 250
 _FULL_PART = 0.9
-_FEW_SNAPSHOTS = 3
 # A snapshot waits while modules are being imported, for as long after the last one, and no longer than this in all.
 _IMPORT_PAUSE_NS, _LONGEST_IMPORT_NS = _SECOND // 4, 8 * _SECOND
 _SHORT_RUN_NS, _GROWTH_PART = 1 * _SECOND, 1.5
-# An exit is not held up for longer than this part of the run, or this long where that is more.
-_EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
 # Rows may take this part of the disk share; then they become rarer, and at twice the part they end.
 _TIMELINE_PART = 0.25
 _MODULES_IN_PART = 0.95
-_SHARE_AGE_NS = 10 * _SECOND
 # A row makes some dozens of objects that the collector counts.
 _ROW_OBJECTS = 100
+# How soon a child that took a snapshot is fetched; until then the target has it as a zombie.
+_LOOK_S = 0.02
 
 
 class Recorder:
@@ -56,25 +54,21 @@ class Recorder:
         self.room = MemoryRoom(self.timeline.group)
         self._duration_ns = int((options.get("duration_s") or 0) * _SECOND)
         warmup_s, every_s = options.get("warmup_s"), options.get("every_s")
-        self.ladder = Ladder(options.get("keep_snapshots") or 6, None if warmup_s is None else int(warmup_s * _SECOND),
+        keep = options.get("keep_snapshots") or 6
+        self.ladder = Ladder(keep, None if warmup_s is None else int(warmup_s * _SECOND),
                              None if not every_s else int(every_s * _SECOND))
         frames = sites.parse_option(options.get("sites"))
         self.windows = sites.Windows(frames, options.get("max_memory_bytes"), self.files.note)
         self.thread = None
-        self.last_done = {}
-        self._walking = allocate_lock()
-        self._index = 0
-        self._manual = Ladder(options.get("keep_snapshots") or 6)
+        self.snapshots = Snapshots(self, keep)
         self._is_limit_seen = False
-        self._is_giving_up = False
-        self._is_ended = False
+        self._is_ended = self._is_ending = False
         self._opening = allocate_lock()
         self._first_blocks = sys.getallocatedblocks()
         self._modules = (0, 0)
         self._import_ns = self._import_count = 0
-        self._last_walk_ended_ns = 0
         self._slowness = 1
-        self._share = None
+        self._next_row_ns = 0
 
     # --- life ---
 
@@ -99,6 +93,7 @@ class Recorder:
 
     def resume(self):
         """Start the thread (again, after a fork in the parent)."""
+        self.snapshots.look()
         if self.thread is None and not self._is_ended and not self.files.is_closed:
             self.thread = Thread(self._run)
             try:
@@ -121,20 +116,26 @@ class Recorder:
         thread = self.thread
         has_stopped = self.pause(_EXIT_STOP_S)
         if not has_stopped:
-            self._is_giving_up = True  # the walk under way sees it within moments
+            self.snapshots.give_up()  # the walk under way sees it within moments
             has_stopped = thread.stop(_LAST_STOP_S)
-        self._close(reason, has_stopped)
+        try:
+            self._close(reason, has_stopped)
+        except BaseException:  # Ctrl-C, or whatever else a handler of the target raises: somebody wants it to end now
+            self.snapshots.give_up()
+            if reason != "exit":
+                raise
 
     def _close(self, reason, has_stopped):
         self._is_ended = True
         if self.open():
             row = self.timeline.row(is_whole=True)
             self.files.append(fmt.TIMELINE_FILE, row)
-            is_free = has_stopped and not self._is_giving_up
-            if is_free and (reason == "duration" or self._is_exit_worth_a_snapshot()):
+            is_free = has_stopped and not self.snapshots.is_giving_up
+            if is_free and reason != "duration" and self._is_exit_worth_a_snapshot():
                 self.take("exit", row)
-            elif not has_stopped and self._walking.locked():
+            elif not has_stopped and self.snapshots.is_busy:
                 self.files.note(f"The program ended during a snapshot; that was given up after {_LAST_STOP_S:.0f} s.")
+            self.snapshots.finish()
             self.files.write(fmt.EXIT_FILE, {"t_ns": time.monotonic_ns() - self.started_ns, "reason": reason})
         self.timeline.end()
         self.windows.close()
@@ -143,6 +144,7 @@ class Recorder:
         """Take everything of ours out of the process without writing an end."""
         self._is_ended = True
         self.pause()
+        self.snapshots.give_up()
         self.timeline.end()
         self.windows.close()
 
@@ -156,29 +158,52 @@ class Recorder:
                 _let_the_collector_pass(thread)
                 self._tick()
             except Exception as error:
-                self.files.note(f"A row could not be written: {_reason(error)}.")
-            if thread.wait(self._pause_s()):
+                self.files.note(f"A row could not be written: {reason(error)}.")
+            if self._rest(thread):
                 return
+
+    def _rest(self, thread):
+        """Sleep until the next row, and fetch a child that has ended meanwhile; return whether the thread is to stop."""
+        left_s = self._pause_s()
+        while self.snapshots.forked is not None and left_s > 0:
+            if thread.wait(min(_LOOK_S, left_s)):
+                return True
+            self.snapshots.look()
+            left_s = min(left_s - _LOOK_S, self._pause_s())
+        return thread.wait(left_s)
 
     def _tick(self):
         elapsed_ns = self.elapsed_ns()
-        row = self.timeline.row(is_whole=self.ladder.is_due(elapsed_ns))
-        self.files.append(fmt.TIMELINE_FILE, row)
+        row = self._write_row(self.ladder.is_due(elapsed_ns))
         if self._duration_ns and row["t_ns"] >= self._duration_ns:
-            self._close("duration", True)
+            self._end_by_duration(row)
             return
         self._watch_modules(row, elapsed_ns)
         self._bound_timeline()
         self.windows.tick(elapsed_ns, self.ladder.next_ns)
         if self.ladder.is_due(elapsed_ns):
             if not self._is_importing(row, elapsed_ns):
-                self.take("ladder", row)
+                self.take("ladder", row, is_waited=False)
         elif not self._is_limit_seen:
             fullness, name = self.room.fullness()
             if fullness >= _FULL_PART:
                 self._is_limit_seen = True
                 self.files.note(f"Memory passed {fullness:.0%} of the {name}.")
-                self.take("limit", row)
+                self.take("limit", row, is_waited=False)
+
+    def _end_by_duration(self, row):
+        """Take the last snapshot, after the one under way; once it is there, close."""
+        if self.snapshots.forked is None and not self._is_ending:
+            self._is_ending = True
+            self.take("exit", row, is_waited=False)
+        if self.snapshots.forked is None:
+            self._close("duration", True)
+
+    def _write_row(self, is_whole):
+        row = self.timeline.row(is_whole=is_whole)
+        self.files.append(fmt.TIMELINE_FILE, row)
+        self._next_row_ns = self.elapsed_ns() + int(self.timeline.interval_s() * self._slowness * _SECOND)
+        return row
 
     def elapsed_ns(self):
         """Return the nanoseconds since this process came up."""
@@ -205,7 +230,7 @@ class Recorder:
 
     def _bound_timeline(self):
         written = self.files.bytes_by_file.get(fmt.TIMELINE_FILE, 0)
-        share = self._share_bytes()
+        share = self.snapshots.share_bytes()
         if share is None or written < share * _TIMELINE_PART * (1 + self._slowness / 64):
             return
         self._slowness *= 2
@@ -215,116 +240,27 @@ class Recorder:
 
     # --- snapshots ---
 
-    def take(self, kind, row=None):
-        """Take a snapshot now; return its done.json as a dict, or None with a note that says why not."""
-        if not self._walking.acquire(kind == "manual"):
-            return None
-        try:
-            return self._take(kind, row)
-        except Exception as error:
-            why = str(error) if type(error).__name__ == "GivenUp" else f"{_reason(error)}."
-            self.files.note(f"Snapshot {self._index} could not be taken: {why}")
-            self.files.remove_snapshot(self._index)
-            return None
-        finally:
-            self._walking.release()
+    def take(self, kind, row=None, is_waited=True):
+        """Take a snapshot now; return its done.json as a dict, or None (see Snapshots.take)."""
+        return self.snapshots.take(kind, row, is_waited)
 
-    def _go_on(self, objects_count):
-        """Called now and then during a walk; ends it when the program ends, or when it needs more than it may."""
-        from .walk import GivenUp
-
-        if self._is_giving_up:
-            raise GivenUp("the program ended while it was being taken.")
-        allowed = self.options.get("max_memory_bytes")
-        if allowed and objects_count * _WALK_BYTES > allowed:
-            raise GivenUp(f"the heap grew meanwhile, and the walk would need more than the {allowed >> 20} MiB allowed.")
-
-    def _take(self, kind, row):
-        if not self.open():
-            return None
-        begun_ns = self.elapsed_ns()
-        refusal = self._memory_refusal() or self._disk_refusal()
-        if refusal:
-            self.files.note(refusal)
-            self.ladder.postponed(begun_ns, begun_ns)
-            return None
-        from . import walk
-
-        self._index += 1
-        t_ns = time.monotonic_ns() - self.started_ns
-        try:
-            tracer = self.windows.tracer()
-            row = row or self.timeline.row(is_whole=True)
-            folder = self.files.snapshot_path(self._index)
-            own = self.own() + ([] if tracer is None else [tracer])
-            done = walk.take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer, go_on=self._go_on)
-        finally:
-            ended_ns = self._last_walk_ended_ns = self.elapsed_ns()
-            self.ladder.postponed(begun_ns, ended_ns)
-            self.windows.snapshot_taken(ended_ns)
-        self.last_done = done or {}
-        for index in self._account(kind, begun_ns, ended_ns):
-            self.files.remove_snapshot(index)
-        return done
-
-    def _account(self, kind, begun_ns, ended_ns):
-        if kind == "limit":
-            return []
-        if kind == "manual":
-            return self._manual.taken(self._index, begun_ns, ended_ns)
-        return self.ladder.taken(self._index, begun_ns, ended_ns)
+    def row_during_walk(self):
+        """Write a row when it is time: a walk in Python takes long, and its thread is the one that writes rows."""
+        if _thread.get_ident() == getattr(self.thread, "ident", None) and self.elapsed_ns() >= self._next_row_ns:
+            self._write_row(False)
 
     def own(self):
         """Return what the walk leaves out: our modules and everything that hangs on them."""
         name = __package__
         modules = [module for key, module in list(sys.modules.items()) if key == name or key.startswith(name + ".")]
-        return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.thread]
-
-    def _memory_refusal(self):
-        blocks = sys.getallocatedblocks()
-        needed = blocks * _WALK_BYTES
-        allowed = self.options.get("max_memory_bytes")
-        if allowed and needed > allowed:
-            return (f"A snapshot was left out at {blocks} blocks: the walk may need {needed >> 20} MiB, more than the "
-                    f"{allowed >> 20} MiB allowed.")
-        left = self.room.left_bytes()
-        if left is not None and needed > left // 2:
-            return (f"A snapshot was left out at {blocks} blocks: the walk may need {needed >> 20} MiB, and only "
-                    f"{left >> 20} MiB of memory are left.")
-        return None
-
-    def _share_bytes(self):
-        allowed = self.options.get("max_disk_bytes")
-        if not allowed:
-            return None
-        now_ns = self.elapsed_ns()
-        if self._share is None or now_ns - self._share[0] > _SHARE_AGE_NS:
-            self._share = (now_ns, self.files.share_bytes(allowed))
-        return self._share[1]
-
-    def _disk_refusal(self):
-        share = self._share_bytes()
-        if share is None:
-            return None
-        last = self.files.snapshot_bytes(self._index) if self._index else 0
-        while self.files.used_bytes() + last * 1.2 > share:
-            dropped = self.ladder.thin()
-            if dropped is None:
-                return f"A snapshot was left out: this process has used its {share >> 20} MiB of the disk budget."
-            self.files.remove_snapshot(dropped)
-        return None
+        return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.snapshots,
+                          self.thread]
 
     def _is_exit_worth_a_snapshot(self):
-        elapsed_ns = self.elapsed_ns()
-        if elapsed_ns < _SHORT_RUN_NS and sys.getallocatedblocks() < self._first_blocks * _GROWTH_PART:
+        is_short = self.elapsed_ns() < _SHORT_RUN_NS
+        if is_short and sys.getallocatedblocks() < self._first_blocks * _GROWTH_PART:
             return False
-        walk_ns = self.last_done.get("pause_ns", 0)
-        # Growth is told from three snapshots: where the ladder has fewer, the exit waits for the last one longer.
-        part = _EXIT_PART if len(self.ladder.kept) >= _FEW_SNAPSHOTS else 1
-        if walk_ns <= max(_EXIT_NS, elapsed_ns * part):
-            return True
-        self.files.note(f"No snapshot was taken at the exit, because the last one took {walk_ns / _SECOND:.1f} s.")
-        return False
+        return self.snapshots.is_worth_the_exit()
 
 
 def _let_the_collector_pass(thread):
@@ -334,8 +270,3 @@ def _let_the_collector_pass(thread):
         if not gc.isenabled() or not threshold or threshold - gc.get_count()[0] > min(_ROW_OBJECTS, threshold // 2):
             return
         thread.wait(0.005)
-
-
-def _reason(error):
-    """Return what went wrong without values of the target: the kind of error, and the system's words for it."""
-    return f"{type(error).__name__}, {error.strerror}" if isinstance(error, OSError) else type(error).__name__

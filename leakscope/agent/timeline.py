@@ -79,6 +79,7 @@ class Timeline:
         self.group = ControlGroup()
         self.clock = CollectorClock()
         self.own_threads = 0
+        self.is_shared = False  # while a child of ours has all pages too, nothing is the process's own, and half is its part
         read_allocator = native.allocator_reader()
         self.gauges = [
             Gauge("status", _read_status),
@@ -87,7 +88,7 @@ class Timeline:
             Gauge("collector", self._read_collector),
             Gauge("control group", self.group.read),
             # Walks all page tables of the process while new mappings wait.
-            Gauge("smaps_rollup", _read_rollup, spacing_ns=_SECOND // 2),
+            Gauge("smaps_rollup", self._read_rollup, spacing_ns=_SECOND // 2),
             Gauge("descriptors", _read_descriptors, spacing_ns=_SECOND // 2),
             Gauge("tasks", _read_tasks),
             Gauge("tracemalloc", _read_tracemalloc),
@@ -133,6 +134,13 @@ class Timeline:
         row["page_faults_major"] = int(fields[9])
         row["threads"] = int(fields[17]) - self.own_threads
 
+    def _read_rollup(self, row):
+        if self.is_shared:
+            return
+        text = read_small("/proc/self/smaps_rollup")
+        row["pss_bytes"] = kilobytes(text, b"Pss:")
+        row["uss_bytes"] = kilobytes(text, b"Private_Clean:") + kilobytes(text, b"Private_Dirty:")
+
     def _read_collector(self, row):
         row["gc_count0"], row["gc_count1"], row["gc_count2"] = gc.get_count()
         generations = gc.get_stats()
@@ -154,12 +162,6 @@ def _read_status(row):
         value = kilobytes(text, name)
         if value is not None:
             row[column] = value
-
-
-def _read_rollup(row):
-    text = read_small("/proc/self/smaps_rollup")
-    row["pss_bytes"] = kilobytes(text, b"Pss:")
-    row["uss_bytes"] = kilobytes(text, b"Private_Clean:") + kilobytes(text, b"Private_Dirty:")
 
 
 def _read_interpreter(row):

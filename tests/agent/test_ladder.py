@@ -26,7 +26,8 @@ class Run:
                 self.disk[index] = now
                 self.most_on_disk = max(self.most_on_disk, len(self.disk))
                 ended = now + int(walk_s * SECOND)
-                for dropped in ladder.taken(index, now, ended):
+                ladder.postponed(now, ended)
+                for dropped in ladder.taken(index, now):
                     del self.disk[dropped]
                 now = ended
             now = max(now + 1, ladder.next_ns)
@@ -89,15 +90,15 @@ def test_slow_walks_leave_the_program_most_of_its_time() -> None:
 def test_what_was_taken_during_the_warm_up_goes_first() -> None:
     ladder = Ladder(keep=3)
     for index, second in enumerate((1, 2, 3)):
-        assert ladder.taken(index, second * SECOND, second * SECOND) == []
+        assert ladder.taken(index, second * SECOND) == []
     ladder.warmed(2 * SECOND)
-    assert ladder.taken(3, 4 * SECOND, 4 * SECOND) == [0]
-    assert ladder.taken(4, 5 * SECOND, 5 * SECOND) == [2]  # from now on the first after the warm-up stays
+    assert ladder.taken(3, 4 * SECOND) == [0]
+    assert ladder.taken(4, 5 * SECOND) == [2]  # from now on the first after the warm-up stays
     assert [index for _, index in ladder.kept] == [1, 3, 4]
 
 
 def test_a_full_disk_thins_down_to_the_first_and_the_last() -> None:
     ladder = Ladder()
     for index in range(5):
-        ladder.taken(index, index * SECOND, index * SECOND)
+        ladder.taken(index, index * SECOND)
     assert [ladder.thin() for _ in range(4)] == [1, 3, 2, None]

@@ -52,7 +52,7 @@ def test_a_snapshot_that_the_end_of_the_program_cut_off_is_named(tmp_path: Path)
     boot = tmp_path / "boot"
     boot.mkdir()
     recorder = Recorder({"session": str(tmp_path)}, str(boot))
-    assert recorder.open() and recorder._walking.acquire(False)
+    assert recorder.open() and recorder.snapshots._walking.acquire(False)
     recorder._close("exit", has_stopped=False)
     assert "The program ended during a snapshot" in (tmp_path / str(os.getpid()) / "notes.jsonl").read_text()
 

@@ -1,0 +1,386 @@
+"""Takes the snapshots of one process: in a forked child, in place, or by the walk in Python; and what they may cost.
+
+The way with the shorter pause is taken. A child also keeps an accident of the walk away from the target, so where the
+two are alike the child walks. While it does, the target and the timeline go on; `look` fetches it.
+"""
+
+import errno
+import os
+import sys
+from _signal import SIGALRM, SIGKILL  # type: ignore[import-not-found]  # `signal` would load enum
+from _thread import allocate_lock
+from time import monotonic_ns, sleep
+
+from . import format as fmt
+from . import jsontext
+from .ladder import Ladder
+from .limits import available_cores
+from .thread import read_small
+
+_SECOND = 1_000_000_000
+# Bytes a walk holds for one block with its tables and columns: in Python, and natively (queue 8, map 4 to 8, names; of
+# the radix map and the buffers some are there at once). Blocks are counted, as objects are not.
+_WALK_BYTES, _NATIVE_WALK_BYTES, _NATIVE_BASE_BYTES = 250, 40, 16 << 20
+# While a child lives, whatever the target changes is there twice: of the memory of its own, this part is reckoned with.
+_CHANGED_PART = 0.1
+# Before anything was measured here: nanoseconds of a native walk for one block, and of a fork for one page of 4 KiB, with
+# its base (benchmarks/fork_pause.py: 0.15 ms for a bare interpreter, 17 ms for a GB on 2 cores, small pages).
+_WALK_NS, _FORK_NS, _FORK_BASE_NS = 150, 70, 150_000
+_TWIN_NS = 2000  # of the walk in Python for one block
+# The target does not stand still for longer than this because there can be no child.
+_LONGEST_PAUSE_NS = 2 * _SECOND
+# A child has this long, and this many times what the walk should take: it may have to share a core and a slow disk.
+_CHILD_NS, _CHILD_TIMES = 60 * _SECOND, 20
+_KILL_AFTER_NS = 2 * _SECOND  # after its deadline; the child's own timer is earlier
+_MOST_ACCIDENTS = 2
+# An exit is not held up for longer than this part of the run, or this long where that is more.
+_EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
+_FEW_SNAPSHOTS = 3
+_SHARE_AGE_NS = 10 * _SECOND
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.02
+
+
+class Forked:
+    """A snapshot that a child is taking. Times are nanoseconds since the process came up."""
+
+    def __init__(self, index, kind, begun_ns, deadline_ns):
+        self.index, self.kind, self.begun_ns, self.deadline_ns = index, kind, begun_ns, deadline_ns
+        self.why_killed, self.is_late = None, False
+
+
+class Snapshots:
+    """All of one process. `recorder`: its files, timeline, ladder, windows and options are used, and what is its own."""
+
+    def __init__(self, recorder, keep):
+        self.last_done = {}
+        self.is_giving_up = False
+        self.forked = None
+        self.last_ended_ns = 0
+        self._recorder = recorder
+        self._options = recorder.options
+        self._files = recorder.files
+        self._walking = allocate_lock()
+        self._index = 0
+        self._manual = Ladder(keep)
+        self._share = None
+        self._accidents = 0
+        self._walk_ns = _WALK_NS
+        self._fork_ns = _FORK_NS
+        self._why_no_child = None
+        self._is_twin_next = False
+        self.probe, self.why_not_native = _probe()
+
+    # --- taking one ---
+
+    @property
+    def is_busy(self):
+        """Whether one is being taken: in this process, or by a child."""
+        return self._walking.locked() or self.forked is not None
+
+    def take(self, kind, row=None, is_waited=True):
+        """Take a snapshot.
+
+        Returns done.json as a dict, or None: a note says why there is none, or (not `is_waited`) a child is taking it.
+        """
+        if not self._walking.acquire(kind == "manual"):
+            return None
+        try:
+            patience_ns = self._patience_ns() if kind == "exit" else None
+            if self.forked is not None:
+                if not is_waited:
+                    return None
+                self._wait(patience_ns)
+            done = self._take(kind, row)
+            return self._wait(patience_ns) if self.forked is not None and is_waited else done
+        except Exception as error:
+            self._failed(self._index, str(error) if type(error).__name__ == "GivenUp" else f"{reason(error)}.")
+            return None
+        finally:
+            self._walking.release()
+
+    def _take(self, kind, row):
+        if not self._recorder.open():
+            return None
+        begun_ns = self._recorder.elapsed_ns()
+        refusal = self._memory_refusal() or self._disk_refusal()
+        if refusal:
+            return self._left_out(refusal, begun_ns)
+        row = row or self._recorder.timeline.row(is_whole=True)
+        tracer = self._recorder.windows.tracer()
+        if self.probe is None or tracer is not None or self._is_twin_next:
+            self._is_twin_next = False
+            return self._walk(kind, row, begun_ns, tracer, is_native=False)
+        if self._is_child_better(row) and self._fork(kind, row, begun_ns):
+            return None
+        if self._in_place_ns() > _LONGEST_PAUSE_NS and kind in ("ladder", "limit"):
+            return self._left_out(f"A snapshot was left out: without a child to take it, the program would stand still for "
+                                  f"about {self._in_place_ns() / _SECOND:.0f} s.", begun_ns)
+        return self._walk(kind, row, begun_ns, None, is_native=True)
+
+    def _left_out(self, sentence, begun_ns):
+        self._files.note(sentence)
+        self._recorder.ladder.postponed(begun_ns, begun_ns)
+
+    def _start(self):
+        """Return the folder and t_ns of the next snapshot."""
+        self._index += 1
+        return self._files.snapshot_path(self._index), monotonic_ns() - self._recorder.started_ns
+
+    def _walk(self, kind, row, begun_ns, tracer, is_native):
+        """Take one in this thread: natively, which stops the target, or in Python, beside which other threads go on."""
+        from . import walk
+
+        take = self.probe.take if is_native else walk.take
+        folder, t_ns = self._start()
+        try:
+            own = self._recorder.own() + ([] if tracer is None else [tracer])
+            done = take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer, go_on=self._go_on)
+        finally:
+            ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
+            self._recorder.ladder.postponed(begun_ns, ended_ns, ended_ns - begun_ns if is_native else None)
+            self._recorder.windows.snapshot_taken(ended_ns)
+        if done and is_native:
+            self._learn(done)
+        self._taken(kind, self._index, begun_ns, done)
+        return done
+
+    def _taken(self, kind, index, begun_ns, done):
+        self.last_done = done or {}
+        if kind == "limit":
+            return
+        ladder = self._manual if kind == "manual" else self._recorder.ladder
+        for dropped in ladder.taken(index, begun_ns):
+            self._files.remove_snapshot(dropped)
+
+    def _failed(self, index, why):
+        self._files.note(f"Snapshot {index} could not be taken: {why}")
+        self._files.remove_snapshot(index)
+
+    def _go_on(self, objects_count):
+        """Called now and then during a walk; ends it when the program ends, or when it needs more than it may."""
+        from .walk import GivenUp
+
+        if self.is_giving_up:
+            raise GivenUp("the program ended while it was being taken.")
+        allowed = self._options.get("max_memory_bytes")
+        if allowed and objects_count * _WALK_BYTES > allowed:
+            raise GivenUp(f"the heap grew meanwhile, and the walk would need more than the {allowed >> 20} MiB allowed.")
+        self._recorder.row_during_walk()
+
+    # --- the child ---
+
+    def _is_child_better(self, row):
+        """Whether the target stands still for a shorter time when a child walks, and memory and system allow one."""
+        pages = row.get("rss_bytes", 0) >> 12
+        if self._why_no_child or _FORK_BASE_NS + pages * self._fork_ns > self._in_place_ns():
+            return False
+        left = self._recorder.room.left_bytes()
+        needed = self._needed_bytes() + int(row.get("anon_bytes", 0) * _CHANGED_PART)
+        if left is not None and needed > left // 2:
+            self._files.note("Memory is short, so snapshots are taken in place: the program stands still meanwhile.")
+            return False
+        return True
+
+    def _in_place_ns(self):
+        return sys.getallocatedblocks() * self._walk_ns
+
+    def _fork(self, kind, row, begun_ns):
+        """Let a child take the snapshot; return whether there is one."""
+        deadline_ns = max(_CHILD_NS, _CHILD_TIMES * self._in_place_ns())
+        folder, t_ns = self._start()
+        try:
+            pause_ns = self.probe.fork(folder, self._index, kind, t_ns, own=self._recorder.own(), sample=row,
+                                       deadline_ns=monotonic_ns() + deadline_ns,
+                                       max_bytes=self._options.get("max_memory_bytes") or 0)
+        except OSError as error:
+            self._files.remove_snapshot(self._index)
+            if error.errno not in (errno.EAGAIN, errno.ENOMEM, errno.EALREADY):
+                self._why_no_child = error.strerror
+            self._files.note(f"The system gave no process for a snapshot ({error.strerror}), so it was taken in place: the "
+                             "program stood still meanwhile.")
+            return False
+        self.forked = Forked(self._index, kind, begun_ns, begun_ns + deadline_ns)
+        self._recorder.timeline.is_shared = True
+        pages = row.get("rss_bytes", 0) >> 12
+        if pages > 1 << 14:  # 64 MiB: below that the base is most of it
+            self._fork_ns = max(1, (pause_ns - _FORK_BASE_NS) // pages)
+        self._recorder.ladder.postponed(begun_ns, self._recorder.elapsed_ns(), pause_ns)
+        return True
+
+    def look(self):
+        """Fetch the child if it has ended, end it if it should have; never waits."""
+        if self.forked is not None and self._walking.acquire(False):
+            try:
+                self._look()
+            finally:
+                self._walking.release()
+
+    def _look(self):
+        """The same with the lock held; return done.json when the child has left one."""
+        forked = self.forked
+        try:
+            result = self.probe.forked()
+        except OSError:  # fetched by nobody knows whom
+            result = {"error": 0, "reason": "", "signal": 0, "cpu_ns": 0, "pause_ns": 0}
+        if result is None:
+            if self._recorder.elapsed_ns() > forked.deadline_ns + _KILL_AFTER_NS:
+                forked.is_late = True
+                self._kill(_too_long(forked))
+            return None
+        self.forked = None
+        self._recorder.timeline.is_shared = False
+        ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
+        done = self._read_done(forked.index)
+        cost_ns = result["pause_ns"] + result["cpu_ns"] // available_cores()
+        self._recorder.ladder.postponed(forked.begun_ns, ended_ns, cost_ns)
+        self._recorder.windows.snapshot_taken(ended_ns)
+        if done is None:
+            self._failed(forked.index, self._accident(forked, result))
+        else:
+            self._learn(done)
+            self._taken(forked.kind, forked.index, forked.begun_ns, done)
+        return done
+
+    def _accident(self, forked, result):
+        """Return why a child left no snapshot. One that crashed or hung is not tried in place: the target would."""
+        if result["reason"]:
+            return f"{result['reason']}."
+        why = forked.why_killed or f"the process that took it was ended by signal {result['signal']}."
+        if result["signal"] == SIGALRM:
+            why = _too_long(forked)
+        if result["signal"] == SIGKILL and not forked.is_late:
+            return why  # by us at the exit; or by the system, for want of memory
+        self._accidents += 1
+        self._is_twin_next = sys.getallocatedblocks() * _TWIN_NS < _LONGEST_PAUSE_NS
+        if self._is_twin_next:
+            self._recorder.ladder.next_ns = self._recorder.elapsed_ns()
+        if self._accidents >= _MOST_ACCIDENTS:
+            self.probe, self.why_not_native = None, "The native walk failed twice in this process."
+            self._files.note("The native walk failed twice, so the walk in Python takes the snapshots from here on.")
+        return why
+
+    def _kill(self, why):
+        self.forked.why_killed = why
+        self.probe.kill()
+
+    def finish(self):
+        """Let the child under way end, for as long as an exit may be held up by it."""
+        if self.forked is not None and self._walking.acquire(False):
+            try:
+                self._wait(self._patience_ns())
+            finally:
+                self._walking.release()
+
+    def give_up(self):
+        """End the walk under way within a second: a child is killed and fetched; one in this process sees it soon."""
+        self.is_giving_up = True
+        if self.forked is not None and self._walking.acquire(False):
+            try:
+                self._wait(0)
+            finally:
+                self._walking.release()
+
+    def _wait(self, longest_ns):
+        """Wait for the child; return its done.json. After `longest_ns` (None: its deadline) it is killed."""
+        pause_s, begun_ns = _FIRST_LOOK_S, self._recorder.elapsed_ns()
+        while True:
+            done = self._look()
+            if self.forked is None:
+                return done
+            waited_ns = self._recorder.elapsed_ns() - begun_ns
+            if longest_ns is not None and waited_ns >= longest_ns:
+                if self.forked.why_killed is None:
+                    self._kill("the program ended while it was being taken.")
+                elif waited_ns > longest_ns + _SECOND:
+                    return None  # a process that the system cannot end now is fetched by the system
+            sleep(pause_s)
+            pause_s = min(_LAST_LOOK_S, pause_s * 1.3)
+
+    def _read_done(self, index):
+        try:
+            path = os.path.join(self._files.snapshot_path(index), fmt.DONE_FILE)
+            return jsontext.read(read_small(path, 1 << 20).decode())
+        except (OSError, ValueError):
+            return None
+
+    def _learn(self, done):
+        nodes, walk_ns = done.get("node_count"), done.get("walk_ns")
+        if nodes and walk_ns and nodes > 100_000:
+            self._walk_ns = max(1, walk_ns // max(nodes, sys.getallocatedblocks()))
+
+    # --- what it may cost ---
+
+    def _needed_bytes(self):
+        blocks = sys.getallocatedblocks()
+        return blocks * _WALK_BYTES if self.probe is None else _NATIVE_BASE_BYTES + blocks * _NATIVE_WALK_BYTES
+
+    def _memory_refusal(self):
+        blocks, needed = sys.getallocatedblocks(), self._needed_bytes()
+        allowed = self._options.get("max_memory_bytes")
+        if allowed and needed > allowed:
+            return (f"A snapshot was left out at {blocks} blocks: the walk may need {needed >> 20} MiB, more than the "
+                    f"{allowed >> 20} MiB allowed.")
+        left = self._recorder.room.left_bytes()
+        if left is not None and needed > left // 2:
+            return (f"A snapshot was left out at {blocks} blocks: the walk may need {needed >> 20} MiB, and only "
+                    f"{left >> 20} MiB of memory are left.")
+        return None
+
+    def share_bytes(self):
+        """Return what this process may take of the disk, or None without a limit."""
+        allowed = self._options.get("max_disk_bytes")
+        if not allowed:
+            return None
+        now_ns = self._recorder.elapsed_ns()
+        if self._share is None or now_ns - self._share[0] > _SHARE_AGE_NS:
+            self._share = (now_ns, self._files.share_bytes(allowed))
+        return self._share[1]
+
+    def _disk_refusal(self):
+        share = self.share_bytes()
+        if share is None:
+            return None
+        last = self._files.snapshot_bytes(self._index) if self._index else 0
+        while self._files.used_bytes() + last * 1.2 > share:
+            dropped = self._recorder.ladder.thin()
+            if dropped is None:
+                return f"A snapshot was left out: this process has used its {share >> 20} MiB of the disk budget."
+            self._files.remove_snapshot(dropped)
+        return None
+
+    # --- the exit ---
+
+    def _patience_ns(self):
+        """Return for how long an exit may be held up by a snapshot."""
+        return max(_EXIT_NS, int(self._recorder.elapsed_ns() * _EXIT_PART))
+
+    def is_worth_the_exit(self):
+        """Whether the last snapshot took little enough for one more; a note says if not."""
+        walk_ns = self.last_done.get("walk_ns") or self.last_done.get("pause_ns", 0)
+        # Growth is told from three snapshots: where the ladder has fewer, the exit waits for the last one longer.
+        patience_ns = self._patience_ns()
+        if len(self._recorder.ladder.kept) < _FEW_SNAPSHOTS:
+            patience_ns = max(patience_ns, self._recorder.elapsed_ns())
+        if walk_ns <= patience_ns:
+            return True
+        self._files.note(f"No snapshot was taken at the exit, because the last one took {walk_ns / _SECOND:.1f} s.")
+        return False
+
+
+def _probe():
+    """Return (the native walk, None), or (None, a sentence that says why there is none)."""
+    try:
+        from . import probe
+    except ImportError:
+        return None, "This installation has no probe for this interpreter."
+    why_not = probe.why_not()
+    return (None, why_not) if why_not else (probe, None)
+
+
+def _too_long(forked):
+    return f"the process that took it did not end in {(forked.deadline_ns - forked.begun_ns) // _SECOND} s."
+
+
+def reason(error):
+    """Return what went wrong without values of the target: the kind of error, and the system's words for it."""
+    return f"{type(error).__name__}, {error.strerror}" if isinstance(error, OSError) else type(error).__name__
