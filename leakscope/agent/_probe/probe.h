@@ -71,6 +71,7 @@ enum { COLUMN_ADDRESS, COLUMN_TYPE, COLUMN_BYTES, COLUMN_REFCOUNT, COLUMN_LENGTH
        COLUMN_SAMPLE_NODE, COLUMN_SAMPLE_SITE, COLUMN_SAMPLE_BYTES, COLUMN_SAMPLE_WEIGHT, COLUMN_SAMPLE_NS, COLUMN_COUNT };
 
 void columns_open(const char *folder);
+void columns_open_samples(void); /* makes the files of the columns SAMPLE_...: to be called before the first value, if the sampler ran */
 void column_add(int column, uint64_t value);                      /* appends one value; buffered */
 void column_patch(int column, uint64_t index, uint64_t value);    /* changes a value that was written; rare */
 uint64_t column_read(int column, uint64_t index);                 /* reads one back; rare */
@@ -127,6 +128,7 @@ struct TypeInfo {
     Labeller label;   /* NULL: 0 */
     Row module, qualname; /* as in names.json["types"] */
     void *own;        /* whatever the reader keeps for this type, from arena_take() */
+    void *layout;     /* instances.c: where its instances keep what they hold; made when it is asked for */
 };
 
 typedef struct {
@@ -181,6 +183,7 @@ size_t referents_of(PyObject *thing, PyObject ***found);
 typedef struct {
     const char *folder;       /* of the snapshot; exists and is empty */
     const char *done;         /* beginning of done.json as the caller knows it: "{...," of members, without an end */
+    const char *notes;        /* sentences to carry into done.json: members of a JSON list, "" or "\"...\",\"...\"" */
     const char *package;      /* "_leakscope_agent": its modules are the agent's */
     PyObject *own;            /* list of objects to leave out with what only they hold; may be NULL */
     PyObject *words;          /* as of names_open */
@@ -240,11 +243,11 @@ void *running_frame_before(void *frame);
 PyFrameObject *running_frame_object(void *frame);      /* NULL: there is none */
 PyCodeObject *running_frame_code(void *frame);
 PyObject *running_frame_globals(void *frame);
-void running_frames_prepare(void);                     /* notes which frame objects run; before anything is read */
 
 /* --- threads.c: what roots.c asks --- */
-void threads_prepare(void);                            /* names of threads, owners of the values of threading.local objects */
+void threads_prepare(void);                            /* names of threads; before the first label */
 Row thread_label(const char *before, unsigned long ident); /* before "thread 'feed-eu'" */
+bool local_values(PyObject *local, Py_ssize_t *place, PyObject **dummy, PyObject **values); /* of one thread after another */
 bool is_c_type(PyTypeObject *type, const char *name, size_t bytes); /* derived from the C type "module.name" of that size or more */
 Row task_label(PyObject *task);                        /* of a _asyncio.Task */
 bool task_is_pending(PyObject *task);
