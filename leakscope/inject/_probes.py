@@ -28,6 +28,9 @@ AGENT_FOLDER = Path(leakscope.__file__).parent / "agent"
 SOURCES = AGENT_FOLDER / "_probe"
 MODULE = "_probe"
 OLDEST = (3, 10)
+# What is not copied when the agent is staged. The hook lies elsewhere; of the compiled parts only binaries go along: a
+# folder `_probe` would pass for a package.
+LEFT_BEHIND = ("__pycache__", "boot", "_probe", "*.so")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
 # The preloaded object is no part of the extension: it is loaded before there is an interpreter.
 _APART = "preload.c"
@@ -133,6 +136,24 @@ def cached(soabi: str) -> Path:
     return cache_folder() / f"{soabi}-{digest()}.so"
 
 
+def keep(target: Interpreter, binary: Path) -> None:
+    """Write down beside a cached probe for which interpreter it was built, for `known`."""
+    binary.with_suffix(".json").write_text(json.dumps({"python": target.python}) + "\n")
+
+
+def known() -> list[str]:
+    """Return the interpreters for which probes of these sources were built on request and that are still there."""
+    found = []
+    for path in sorted(cache_folder().glob(f"*-{digest()}.json")):
+        try:
+            python = json.loads(path.read_text())["python"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(python, str) and os.path.exists(python):
+            found.append(python)
+    return found
+
+
 def file_name(soabi: str) -> str:
     """Return what the binary is called beside the Python files of the agent: interpreters of this SOABI import it."""
     return f"{MODULE}.{soabi}.so"
@@ -187,9 +208,9 @@ def compile_for(target: Interpreter, binary: Path, flags: Sequence[str] = ()) ->
     return _compile(words, binary, f"the probe for {target.name}")
 
 
-def compile_preloaded(binary: Path, flags: Sequence[str] = ()) -> Path:
-    """Compile the sampler of native memory, as `compile_for` does the probe."""
-    return _compile([*flags, str(SOURCES / _APART)], binary, "the sampler of native memory")
+def compile_preloaded(binary: Path | None = None, flags: Sequence[str] = ()) -> Path:
+    """Compile the sampler of native memory into `binary` (None: into the cache), as `compile_for` does the probe."""
+    return _compile([*flags, str(SOURCES / _APART)], binary or cached(_PRELOADED), "the sampler of native memory")
 
 
 def _compile(inputs: list[str], binary: Path, what: str) -> Path:

@@ -21,8 +21,6 @@ from leakscope.session import Session
 STAGED_NAME = "_leakscope_agent"
 HOOK = "sitecustomize.py"
 PRELOADED = "libleakscope_native.so"  # as agent/native_sites.py knows it
-# The hook lies elsewhere; of the compiled parts only binaries go along. A folder `_probe` would pass for a package.
-_LEFT_BEHIND = ("__pycache__", "boot", "_probe", "*.so")
 
 
 def usable() -> str | None:
@@ -50,7 +48,7 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
         raise LeakScopeError(f"PYTHONPATH cannot hold the folder '{boot}', because its name contains '{os.pathsep}'.",
                              "leakscope run -o DIR -- COMMAND, with another DIR")
     try:
-        shutil.copytree(AGENT_FOLDER, boot / STAGED_NAME, ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
+        shutil.copytree(AGENT_FOLDER, boot / STAGED_NAME, ignore=shutil.ignore_patterns(*_probes.LEFT_BEHIND))
         for soabi, binary in _probes.built().items():
             shutil.copyfile(binary, boot / STAGED_NAME / _probes.file_name(soabi))
         if preloaded:

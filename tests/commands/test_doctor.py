@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +13,9 @@ import pytest
 
 from leakscope.cli import main
 from leakscope.commands._interpreter import checks
+from leakscope.inject import _probes
+from leakscope.inject._capabilities import COMPILED, FALLBACK
+from tests.agent.staged import interpreter
 
 
 def answer(**changes: object) -> dict[str, object]:
@@ -22,16 +28,87 @@ def test_every_interpreter_gets_its_part_of_the_answer(capsys: pytest.CaptureFix
     other.symlink_to(sys.executable)
     assert main(["doctor", "--json", "--python", str(other)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert list(found) == ["this machine", sys.executable, str(other)]
-    assert {"leakscope run", "memory limit", "disk", "graphviz", "ptrace"} <= {each["what"] for each in found["this machine"]}
+    assert list(found) == ["this machine", sys.executable, str(other), "probe"]
+    assert {"leakscope run", "memory limit", "disk", "graphviz", "ptrace", "compiler", "analyses"} <= {
+        each["what"] for each in found["this machine"]}
+    assert [each["python"] for each in found["probe"]] == [sys.executable, str(other)]
     assert found[sys.executable][0]["detail"].startswith("cpython 3.")
 
 
 def test_the_table_says_the_same_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    assert "ok    leakscope run  the agent can be staged" in printed
+    assert re.search(r"ok +leakscope run  the agent can be staged", printed)
     assert sys.executable in printed
+    assert re.search(r"walk +frames +names +snapshot +sampler +native", printed)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No probe but those that a test puts there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(_probes, "AGENT_FOLDER", shutil.copytree(
+        _probes.AGENT_FOLDER, tmp_path / "agent", ignore=shutil.ignore_patterns("__pycache__", "*.so")))
+    return tmp_path / "cache" / "leakscope" / "probes"
+
+
+def test_without_a_probe_the_twin_in_python_does_it_and_the_hint_builds_one(
+        capsys: pytest.CaptureFixture[str], empty_cache: Path) -> None:
+    assert main(["doctor", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["probe"]
+    assert {name: found[name] for name in FALLBACK} == FALLBACK
+    assert (found["why_not"], found["hint"]) == (f"No probe is built for CPython {platform.python_version()}.",
+                                                 f"leakscope doctor --build-probe {sys.executable}")
+
+
+def test_the_walk_in_python_works_where_there_can_be_no_probe(capsys: pytest.CaptureFixture[str], empty_cache: Path) -> None:
+    old = interpreter("3.9")
+    assert main(["doctor", "--json", "--python", old]) == 0
+    found = json.loads(capsys.readouterr().out)["probe"][1]
+    assert {name: found[name] for name in FALLBACK} == FALLBACK
+    assert (found["why_not"], found["hint"]) == (
+        f"The probe knows CPython 3.10 and later, and '{old}' is {found['version']}.", None)
+
+
+@pytest.mark.slow
+def test_a_probe_is_built_tried_and_found_by_every_later_run(capsys: pytest.CaptureFixture[str], empty_cache: Path) -> None:
+    newest = interpreter("newest")
+    assert main(["doctor", "--build-probe", newest]) == 0
+    assert "works, and every later `leakscope run` uses it" in capsys.readouterr().out
+    assert _probes.look_at(newest).soabi in _probes.built()
+    assert main(["doctor", "--json"]) == 0
+    found = [each for each in json.loads(capsys.readouterr().out)["probe"] if each["python"] == newest][0]
+    assert (found["why_not"], {name: found[name] for name in COMPILED}) == (None, COMPILED)
+
+
+def test_a_probe_that_does_not_work_in_its_interpreter_is_not_kept(
+        capsys: pytest.CaptureFixture[str], empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_nonsense(target: _probes.Interpreter, binary: Path) -> Path:
+        binary.parent.mkdir(parents=True)
+        binary.write_bytes(b"no shared object")
+        return binary
+
+    monkeypatch.setattr(_probes, "compile_for", compile_nonsense)
+    assert main(["doctor", "--build-probe", sys.executable]) == 1
+    said = capsys.readouterr().err
+    assert f"leakscope: The probe for CPython {platform.python_version()} was built, and does not work there (" in said
+    assert "hint: " in said and "Traceback" not in said
+    assert _probes.built() == {} and list(empty_cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(("variables", "python", "code", "sentence"), [
+    ({"CC": "no-such-cc"}, sys.executable, 1, "There is no C compiler 'no-such-cc', which CC names."),
+    ({"XDG_CACHE_HOME": "/proc/none"}, sys.executable, 1, "The probe cannot be written to '/proc/none/leakscope/probes'"),
+    ({}, "no-such-python", 2, "There is no interpreter 'no-such-python'."),
+])
+def test_a_probe_that_cannot_be_built_is_one_sentence_and_a_hint(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], python: str, code: int,
+        sentence: str) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["doctor", "--build-probe", python]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(f"leakscope: {sentence}") and len(said.splitlines()) == 2 and "\n  hint: " in said
 
 
 @pytest.mark.parametrize(("changes", "is_good"), [
