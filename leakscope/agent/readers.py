@@ -247,15 +247,18 @@ class Readers:
             for slot, value in self.slots.stack_of(thing, len(variables), code.co_stacksize):
                 targets.append(value)
                 labels.append(_STACK | slot)
+        words = {}
         if not code.co_flags & 1:  # a module or class body: its variables are a dict that exists already
             space = thing.f_locals
+            if type(space) is dict:
+                words[id(space)] = "f_locals"
             if type(space) is dict and running:
                 self.walk.name_space(space)
                 if not any(target is space for target in referents):
                     targets.append(space)
                     labels.append(self.words["f_locals"])
-        self._name_rest(labels, targets, {
-            id(code): "f_code", id(thing.f_globals): "f_globals", id(thing.f_builtins): "f_builtins"})
+        words.update({id(code): "f_code", id(thing.f_globals): "f_globals", id(thing.f_builtins): "f_builtins"})
+        self._name_rest(labels, targets, words)
         return targets, labels
 
     def generator(self, thing):
@@ -272,7 +275,9 @@ class Readers:
         if sys.version_info < (3, 11):
             words[id(getattr(thing, prefix + "_frame"))] = prefix + "_frame"
         self._name_rest(labels, targets, words, _STACK)
-        if sys.version_info >= (3, 11) and getattr(thing, prefix + "_running"):
+        # An asynchronous generator says that it runs also while it waits: then no frame that runs has its code.
+        runs = getattr(thing, prefix + "_running") and (prefix != "ag" or id(code) in self.walk.running.values())
+        if sys.version_info >= (3, 11) and runs:
             # Its frame is among the running ones and shows variables and stack; here they would be counted twice.
             kept = [place for place, label in enumerate(labels) if label >> EDGE_KIND_SHIFT == INTERNAL]
             return [targets[place] for place in kept], [labels[place] for place in kept]

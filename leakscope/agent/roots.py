@@ -64,7 +64,7 @@ def _frames(walk):
         label = walk.thread_label(ident)
         while frame is not None:
             if id(frame.f_globals) not in walk.own_ids:
-                walk.running[id(frame)] = ident
+                walk.running[id(frame)] = id(frame.f_code)
                 yield frame, "frame", label
             frame = frame.f_back
 
