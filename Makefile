@@ -49,7 +49,8 @@ pictures: demo  ## renew the picture of the README from a real report (needs chr
 		--screenshot=fixtures/pictures/report.png "file://$$PWD/$(DEMO)/report.html"
 
 clean:  ## remove the environments and what was built
-	@rm -rf $(DEMO_VENV) $(TEST_VENV) $(DEMO) build dist *.egg-info leakscope/analyse/*.so
+	@rm -rf $(DEMO_VENV) $(TEST_VENV) $(DEMO) build dist *.egg-info
+	find leakscope -name '*.so' -delete
 
 $(DEMO_VENV)/ready: $(BUILT_FROM)
 	@$(call make_venv,$(DEMO_VENV))
