@@ -152,8 +152,11 @@ class Session:
 
     def reported(self) -> set[int]:
         """Return the pids from which an agent has reported, also those that have ended."""
-        with os.scandir(self.path) as entries:
-            return {int(stem) for each in entries if (stem := each.name.split(".")[0]).isdecimal()}
+        try:
+            with os.scandir(self.path) as entries:
+                return {int(stem) for each in entries if (stem := each.name.split(".")[0]).isdecimal()}
+        except OSError:  # somebody removed the folder; the command goes on
+            return set()
 
     def timeline(self) -> list[Json]:
         """Return the samples of the main process, oldest first."""

@@ -87,6 +87,12 @@ class ProcessFolder:
         """Return the folder of a snapshot."""
         return os.path.join(self.path, fmt.SNAPSHOT_FOLDER, f"{index:04d}")
 
+    def is_there(self):
+        """Return whether the folder is still there; one that somebody removed is not made again, and the recording ends."""
+        if not self.is_closed and not os.path.isdir(self.path):
+            self.is_closed = True
+        return not self.is_closed
+
     def remove_snapshot(self, index):
         """Delete a snapshot; done.json goes first, so that a half-deleted one does not exist for a reader."""
         folder = self.snapshot_path(index)

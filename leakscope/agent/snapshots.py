@@ -99,7 +99,7 @@ class Snapshots:
             self._walking.release()
 
     def _take(self, kind, row):
-        if not self._recorder.open():
+        if not self._recorder.open() or not self._files.is_there():
             return None
         begun_ns = self._recorder.elapsed_ns()
         refusal = self._memory_refusal() or self._disk_refusal()

@@ -76,7 +76,8 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), 
 def _write(folder, written, tables, done):
     made = not os.path.isdir(folder)
     try:
-        os.makedirs(folder, exist_ok=True)
+        if made:
+            os.mkdir(folder)  # not those above: a session that somebody removed stays removed
         for name in COLUMNS:
             columns.write(folder, name, written[name])
         _write_json(os.path.join(folder, NAMES_FILE), tables)

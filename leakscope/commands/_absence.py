@@ -13,6 +13,7 @@ from leakscope.commands._command import Command, is_python, shebang, typed
 from leakscope.model import Gap
 
 CLAIM = "anything about this process"
+LOST_CLAIM = "anything about this run"
 
 _FLAGS = re.compile(r"-([bBdEiIOPqsSuvx]+)[mc]?")
 _ROOTED = {"docker", "podman", "kubectl", "ssh", "systemd-run", "flatpak"}
@@ -71,6 +72,12 @@ def gap(process: Seen) -> Gap:
     """Return why this process has no agent, and what to do, as a gap of the report."""
     why, command = (_why_python if process.is_python else _why_other)(process, process.name)
     return Gap(CLAIM, f"No agent reported in from process {process.pid} ({process.name}): {why}.", command)
+
+
+def lost(session: Path) -> Gap:
+    """Return what to say of a session whose folder somebody removed while it was being written."""
+    return Gap(LOST_CLAIM, f"The folder '{session}' was removed while the command ran, with what had been recorded in it.",
+               "leakscope run -o DIR -- COMMAND, with a DIR that the command leaves alone")
 
 
 def _why_python(process: Seen, name: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import leakscope
 from leakscope import plugins, verdict
 from leakscope import session as sessions
 from leakscope.case import LEAST_SNAPSHOTS, Case
+from leakscope.commands._absence import LOST_CLAIM
 from leakscope.heap.graph import HeapGraph
 from leakscope.heap.load import load
 from leakscope.model import Confidence, Dismissed, Finding, Gap, Layer, Verdict, VerdictClass
@@ -217,9 +218,11 @@ def _empty_report(session: sessions.Session, processes: Sequence[sessions.Sessio
     """The report of a session in which no process left evidence."""
     duration = session.info.get("duration_s")
     length = f" in {seconds_text(duration)}" if duration else ""
-    sentence = f"No Python process reported{length}: there is nothing to judge."
     gaps = tuple(Gap(str(gap.get("claim", "")), str(gap.get("missing", "")), str(gap.get("command", "")))
                  for gap in session.info.get("gaps", []))
+    is_lost = any(gap.claim == LOST_CLAIM for gap in gaps)
+    what = "What was recorded is gone" if is_lost else f"No Python process reported{length}"
+    sentence = f"{what}: there is nothing to judge."
     answer = Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, sentence)
     total = (Layer("total", None, "rss"),)
     return Report(leakscope.__version__, _session_info(session, processes), answer, total, (), gaps=gaps)

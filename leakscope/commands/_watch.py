@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 
-from leakscope.commands._absence import Seen, as_started, gap, tree
+from leakscope.commands._absence import Seen, as_started, gap, lost, tree
 from leakscope.commands._say import say
 from leakscope.commands._status import StatusLine
 from leakscope.commands._target import Target
+from leakscope.model import Gap
 from leakscope.session import Session
 
 _LOOK_EVERY_S = 1.0
@@ -62,15 +64,21 @@ class Watch:
 
     def say_what_is_absent(self) -> None:
         """Write down, and say, which Python processes no agent reported from; all of them: why there is no Python at all."""
+        if not self.session.boot_folder.is_dir():
+            self._add_gap(lost(self.session.path))
+            return
         reported = self.session.reported()
         absent = [seen for pid, seen in self._without.items() if pid not in reported and pid in self._suspects]
         if not reported and not absent:
             seen = list(self._without.values()) or [as_started(self.target.pid, self.target.command)]
             absent = [next((each for each in seen if each.is_python), seen[-1])]
         for each in absent[:5]:
-            found = gap(each)
+            self._add_gap(gap(each))
+
+    def _add_gap(self, found: Gap) -> None:
+        with contextlib.suppress(OSError):  # the report says it all the same
             self.session.add_gap(found.claim, found.missing, found.command)
-            say(found.missing, found.command)
+        say(found.missing, found.command)
 
     def _without_status(self) -> None:
         if self.status:

@@ -219,7 +219,8 @@ def _note(session: Session, **changes: Any) -> None:
     try:
         session.write_info(**changes)
     except OSError as error:
-        say(f"The session '{session.path}' can no longer be written: {error.strerror}.")
+        if session.path.is_dir():  # else Watch says what happened
+            say(f"The session '{session.path}' can no longer be written: {error.strerror}.")
 
 
 def _exit_code(ending: Ending, report: Report | None, wish: Wish) -> int:

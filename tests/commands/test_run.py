@@ -131,6 +131,14 @@ def test_a_run_without_an_agent_says_why_and_keeps_the_exit_code(tmp_path: Path,
     assert reason in opened(tmp_path).info["gaps"][0]["missing"]
 
 
+def test_a_session_that_the_command_removes_is_said_to_be_gone(tmp_path: Path) -> None:
+    code = f"import shutil, time; time.sleep(0.2); shutil.rmtree({str(tmp_path / 'out')!r}); time.sleep(0.7); print('done')"
+    ran = observe(tmp_path, sys.executable, "-c", code)
+    assert (ran.returncode, ran.stdout) == (0, "done\n")
+    assert "was removed while the command ran" in ran.stderr and "No Python process" not in ran.stderr
+    assert not list(tmp_path.glob("out/session/*/snapshots"))  # nothing half is left of it
+
+
 def test_what_was_typed_is_masked_in_the_session(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     observe(tmp_path, sys.executable, "-W", "ignore", "x.py", "--token", "hunter2", "--key=hunter2", "-phunter2", "hunter2",
