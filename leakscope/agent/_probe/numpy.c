@@ -1,8 +1,6 @@
 /* numpy arrays and mmap: what they hold and how much, read from their structs. The twins are agent/expanders/numpy_arrays.py and
  * mappings.py. No function of the libraries is called: in a forked child one could wait for a lock that nobody will release. */
-#include "probe.h"
-
-#include "pycore_gc.h"
+#include "libraries.h"
 
 /* numpy/_core/include/numpy/ndarraytypes.h (numpy/core/... up to 1.26), PyArrayObject_fields: the same in 1.x and 2.x. */
 typedef struct {
@@ -34,13 +32,7 @@ typedef struct {
 
 enum { MOST_DIMENSIONS = 64, LARGEST_ALIGNMENT = 64, NUMBER_OF_OBJECT = 17 }; /* NPY_MAXDIMS of 2.x; NPY_OBJECT */
 
-/* The class `name` of a loaded module, NULL if the module is not loaded or is something else of that name. */
-static PyTypeObject *class_of_module(const char *module, const char *name)
-{
-    PyObject *space = space_of_module(module);
-    PyObject *found = space == NULL ? NULL : dict_get(space, name);
-    return found != NULL && PyType_Check(found) ? (PyTypeObject *)found : NULL;
-}
+static LibraryClass array_class = {.module = "numpy", .name = "ndarray"}, mapping_class = {.module = "mmap", .name = "mmap"};
 
 static bool is_alignment(Py_ssize_t value)
 {
@@ -115,15 +107,10 @@ static void read_subclass(TypeInfo *info, PyObject *thing)
     read_array(info, thing);
 }
 
-static uint64_t fixed_bytes(PyTypeObject *type)
-{
-    return (uint64_t)type->tp_basicsize + (PyType_HasFeature(type, Py_TPFLAGS_HAVE_GC) ? sizeof(PyGC_Head) : 0);
-}
-
 static uint64_t array_bytes(TypeInfo *info, PyObject *thing)
 {
     const Array *array = (const Array *)thing;
-    uint64_t bytes = fixed_bytes(info->type);
+    uint64_t bytes = library_basic_bytes(info->type);
     Py_ssize_t count, each;
     if ((array->base != NULL && array->base != Py_None) || (count = element_count(array)) < 0)
         return bytes;
@@ -137,7 +124,7 @@ static uint64_t array_bytes(TypeInfo *info, PyObject *thing)
 
 bool take_numpy(TypeInfo *info)
 {
-    PyTypeObject *array = class_of_module("numpy", "ndarray");
+    PyTypeObject *array = library_class(&array_class);
     if (array == NULL || !has_base(info->type, array))
         return false;
     if (array->tp_basicsize < (Py_ssize_t)sizeof(Array)) {
@@ -170,7 +157,7 @@ static void read_mapping(TypeInfo *info, PyObject *thing)
 
 bool take_mapping(TypeInfo *info)
 {
-    PyTypeObject *mapping = class_of_module("mmap", "mmap");
+    PyTypeObject *mapping = library_class(&mapping_class);
     if (mapping == NULL || !has_base(info->type, mapping) || mapping->tp_basicsize < (Py_ssize_t)sizeof(Mapping))
         return false;
     take_instance(info);

@@ -1,0 +1,68 @@
+"""Where torch keeps what its tensors hold: learned for the probe, which may call none of torch's functions while it walks.
+
+torch promises no layout of its C++ objects. So before a walk, a few plain tensors that the target has are asked for their
+addresses and sizes by the getters that expanders/torch_tensors.py uses, and the probe searches where in memory those stand
+(_probe/torch.c). No tensor is made, none is kept, and no wrapper of a storage, which torch would keep.
+"""
+
+import sys
+
+from . import classes
+
+_MOST_SAMPLES = 48
+_MOST_LOOKS = 400_000  # objects of the collector's lists: some milliseconds, until it is learned once a process
+_NUMBERS = {"cpu": 0, "cuda": 1}  # c10/core/DeviceType.h
+
+_state = {"learned": False, "reason": ""}
+
+
+def learn(probe):
+    """Learn if torch is loaded and it is not learned yet. Call it with the GIL, before a walk or a fork."""
+    if "torch" not in sys.modules or _state["learned"]:
+        return
+    tensors = []
+    try:
+        parts = classes.space_named("torch._C")
+        quiet = parts.get("DisableTorchFunction") or parts["DisableTorchFunctionSubclass"]
+        tensors = probe.torch_samples(_MOST_SAMPLES, _MOST_LOOKS)
+        with quiet():
+            samples = [sample for sample in map(_Getters(parts), tensors) if sample is not None]
+            reason = probe.torch_learn(samples)
+            del samples
+        _state["learned"] = reason is None
+        _state["reason"] = reason if tensors else ""
+    except Exception as error:  # another version, or something that only bears the name
+        _state["reason"] = "its tensors could not be asked (%s)" % type(error).__name__
+
+
+def why_not():
+    """Return why the probe cannot tell what the tensors of this process hold; "" if it can, or if no tensor was seen."""
+    return _state["reason"]
+
+
+class _Getters:
+    """Gives the sample of a tensor as the probe wants it, None for a tensor that has no memory of a plain kind."""
+
+    def __init__(self, parts):
+        space = classes.namespace_of(parts.get("TensorBase") or parts["_TensorBase"])
+        self.address_of, self.device_of = space["_cdata"].__get__, space["device"].__get__
+        self.data_of, self.offset_of, self.size_of = space["data_ptr"], space["storage_offset"], space["element_size"]
+        self.count_of, self.is_whole, self.is_view = space["numel"], space["is_contiguous"], space["_is_view"]
+        self.storage_of, self.is_lazy = parts["_storage_id"], parts.get("_is_cow_tensor")
+
+    def __call__(self, tensor):
+        try:
+            device = self.device_of(tensor)
+            number = _NUMBERS.get(device.type)
+            # data_ptr() of a copy that is not made yet would make it.
+            if number is None or not self.is_whole(tensor) or (self.is_lazy is not None and self.is_lazy(tensor)):
+                return None
+            size, offset = self.size_of(tensor), self.offset_of(tensor)
+            data = self.data_of(tensor) - offset * size
+            shown = (offset + self.count_of(tensor)) * size
+            if data <= 0 or shown == 0:
+                return None
+            return (tensor, self.address_of(tensor), self.storage_of(tensor), data, shown, number,
+                    255 if device.index is None else device.index, self.is_view(tensor))
+        except Exception:  # sparse and wrapper tensors
+            return None
