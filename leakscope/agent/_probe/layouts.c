@@ -1,0 +1,136 @@
+/* Fields of C types that have no member descriptor: where they lie and how they are called. The twin asks getters instead: EXTRA in
+ * instances.py. */
+#include "readers.h"
+
+/* Modules/_asynciomodule.c, FutureObj_HEAD and TaskObj. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *loop, *callback, *context, *callbacks, *exception, *exception_tb, *result, *source_tb, *cancel_msg;
+#if AT_LEAST(14)
+    PyObject *cancelled, *awaited_by;
+    int state;
+    char is_task, awaited_by_is_set;
+    unsigned log_tb : 1, blocking : 1;
+#elif AT_LEAST(12)
+    PyObject *cancelled;
+    int state;
+    unsigned log_tb : 1, blocking : 1;
+#else
+    int state, log_tb, blocking;
+    PyObject *dict, *weakrefs;
+#if AT_LEAST(11)
+    PyObject *cancelled;
+#else
+    void *cancelled[4]; /* _PyErr_StackItem: type, value, traceback, the one before */
+#endif
+#endif
+} Future;
+
+typedef struct {
+    Future future;
+#if AT_LEAST(12)
+    unsigned must_cancel : 1, log_destroy_pending : 1;
+    int cancels_requested;
+#endif
+    PyObject *waiter, *coro;
+} Task;
+
+#define EXCEPTION(field) offsetof(PyBaseExceptionObject, field)
+
+typedef struct {
+    const char *name;
+    Py_ssize_t offset;
+} Field;
+
+static const Field task_fields[] = {{"_coro", offsetof(Task, coro)}, {"_fut_waiter", offsetof(Task, waiter)}};
+static const Field future_fields[] = {
+    {"_loop", offsetof(Future, loop)}, {"_result", offsetof(Future, result)}, {"_exception", offsetof(Future, exception)}};
+static const Field exception_fields[] = {{"args", EXCEPTION(args)}, {"__traceback__", EXCEPTION(traceback)},
+                                         {"__context__", EXCEPTION(context)}, {"__cause__", EXCEPTION(cause)}};
+static const Field traceback_fields[] = {{"tb_next", offsetof(PyTracebackObject, tb_next)},
+                                         {"tb_frame", offsetof(PyTracebackObject, tb_frame)}};
+
+typedef void (*Take)(void *own, const char *name, Py_ssize_t offset);
+
+static void each_of(const Field *fields, size_t count, Take take, void *own)
+{
+    for (size_t place = 0; place < count; place++)
+        take(own, fields[place].name, fields[place].offset);
+}
+
+void each_field(PyTypeObject *type, Take take, void *own)
+{
+    if (has_base(type, (PyTypeObject *)PyExc_BaseException))
+        each_of(exception_fields, Py_ARRAY_LENGTH(exception_fields), take, own);
+    else if (type == &PyTraceBack_Type)
+        each_of(traceback_fields, Py_ARRAY_LENGTH(traceback_fields), take, own);
+    else if (is_c_type(type, "_asyncio.Task", sizeof(Task))) {
+        each_of(task_fields, Py_ARRAY_LENGTH(task_fields), take, own);
+        each_of(future_fields, Py_ARRAY_LENGTH(future_fields), take, own);
+    } else if (is_c_type(type, "_asyncio.Future", sizeof(Future)))
+        each_of(future_fields, Py_ARRAY_LENGTH(future_fields), take, own);
+}
+
+/* --- what has no place of its own --- */
+
+/* Whether the names of a class are `module` and one of `qualnames`, or with a NULL of those, that module. */
+static bool is_called(PyTypeObject *type, const char *module, const char *qualname)
+{
+    PyObject *module_name, *name;
+    const char *module_text, *text;
+    names_of(type, &module_name, &module_text, &name, &text);
+    bool fits = module == NULL || (module_text != NULL ? strcmp(module_text, module) == 0
+                                                       : module_name != NULL && is_text(module_name, module));
+    return fits && (qualname == NULL || (text != NULL ? strcmp(text, qualname) == 0 : name != NULL && is_text(name, qualname)));
+}
+
+/* The qualified name of a class as far as it is ASCII, else "". */
+static const char *qualname_of(PyTypeObject *type)
+{
+    PyObject *module_name, *name;
+    const char *module_text, *text;
+    names_of(type, &module_name, &module_text, &name, &text);
+    if (text == NULL && name != NULL)
+        text = ascii_of(name);
+    return text == NULL ? "" : text;
+}
+
+uint32_t rest_of(PyTypeObject *type)
+{
+    static const char *const iterators[] = {"zip", "map", "filter", "enumerate", "reversed"};
+    if (is_called(type, "_asyncio", "Task") || is_called(type, "_asyncio", "Future"))
+        return internal_edge("_callbacks");
+    const char *name = qualname_of(type);
+    bool is_iterator = strstr(name, "iterator") != NULL || is_called(type, "itertools", NULL);
+    for (size_t place = 0; place < Py_ARRAY_LENGTH(iterators); place++)
+        is_iterator = is_iterator || strcmp(name, iterators[place]) == 0;
+    if (is_iterator)
+        return internal_edge("iterated");
+    PyTypeObject *weak[] = {&_PyWeakref_RefType, &_PyWeakref_ProxyType, &_PyWeakref_CallableProxyType};
+    for (size_t place = 0; place < Py_ARRAY_LENGTH(weak); place++)
+        if (has_base(type, weak[place]))
+            return internal_edge("__callback__");
+    return UNKNOWN_EDGE;
+}
+
+/* Attributes of the classes that pandas writes in Cython: no descriptor says where they lie, but what they hold tells them apart. */
+uint32_t label_by_type(PyTypeObject *type, PyObject *held)
+{
+    static const struct {
+        const char *holder, *held, *name;
+    } known[] = {{"BlockManager", "tuple", "blocks"},       {"BlockManager", "list", "axes"},
+                 {"SharedBlock", "BlockPlacement", "_mgr_locs"}, {"SharedBlock", "BlockValuesRefs", "refs"},
+                 {"Block", "BlockPlacement", "_mgr_locs"},  {"Block", "BlockValuesRefs", "refs"},
+                 {"NumpyBlock", "ndarray", "values"},       {"Block", "", "values"}};
+    PyObject *mro = type->tp_mro;
+    for (Py_ssize_t base = 0; mro != NULL && PyTuple_CheckExact(mro) && base < PyTuple_GET_SIZE(mro); base++) {
+        PyTypeObject *class = (PyTypeObject *)PyTuple_GET_ITEM(mro, base);
+        if (!is_called(class, "pandas._libs.internals", NULL))
+            continue;
+        for (size_t place = 0; place < Py_ARRAY_LENGTH(known); place++)
+            if (is_called(class, NULL, known[place].holder)
+                && (known[place].held[0] == 0 || strcmp(qualname_of(Py_TYPE(held)), known[place].held) == 0))
+                return LABEL(known[place].name[0] == '_' ? EDGE_INTERNAL : EDGE_ATTRIBUTE, name_own(known[place].name));
+    }
+    return UNKNOWN_EDGE;
+}
