@@ -95,9 +95,10 @@ def _load_privately():
 
 def _prepare(boot, is_following):
     global _is_prepared
-    from . import children
+    from . import children, native_sites
 
     children.hide(boot, is_following)
+    native_sites.hide(boot)
     if _is_prepared:
         return
     _is_prepared = True

@@ -51,7 +51,7 @@ SESSION_FIELDS = (
 #   session (absolute path), started_monotonic_ns, every_s (null: the ladder chooses), warmup_s (null: chosen), settle_s,
 #   duration_s (null: to the end; after it one last snapshot of kind "exit" and no more recording, the target goes on),
 #   max_disk_bytes, max_memory_bytes, sites ("off" | "tracemalloc" | "tracemalloc:FRAMES" | "sampled"), redact
-#   ("structure"), follow (bool), keep_snapshots (5)
+#   ("structure"), follow (bool), keep_snapshots (5), native (bool: --native)
 
 # process.json:
 #   format, pid, parent, role ("main" | "fork" | "spawn" | "exec"), python ("3.11.7"), implementation, platform, argv (masked),

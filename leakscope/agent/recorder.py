@@ -11,7 +11,7 @@ import time
 from _thread import allocate_lock
 
 from . import format as fmt
-from . import process, sites
+from . import native_sites, process, sites
 from .ladder import Ladder
 from .limits import MemoryRoom
 from .session_files import ProcessFolder
@@ -89,6 +89,9 @@ class Recorder:
         """Start the thread, the collector's clock and, where wanted, allocation tracing."""
         self.timeline.begin()
         self.windows.open()
+        why_not = native_sites.start() if self.options.get("native") else None
+        if why_not:
+            self.files.note(why_not)
         self.resume()
 
     def resume(self):

@@ -12,7 +12,7 @@ from _thread import allocate_lock
 from time import monotonic_ns, sleep
 
 from . import format as fmt
-from . import jsontext
+from . import jsontext, native_sites
 from .ladder import Ladder
 from .limits import available_cores
 from .thread import read_small
@@ -146,6 +146,11 @@ class Snapshots:
 
     def _taken(self, kind, index, begun_ns, done):
         self.last_done = done or {}
+        if self._options.get("native") and done:
+            try:
+                native_sites.write(self._files.snapshot_path(index))
+            except OSError as error:
+                self._files.note(f"Native memory of snapshot {index} was not recorded: {reason(error)}.")
         if kind == "limit":
             return
         ladder = self._manual if kind == "manual" else self._recorder.ladder

@@ -62,6 +62,8 @@ class Wish:
               help="Ceiling of the agent's own memory.  [default: 1GiB, at most a quarter of the machine]")
 @click.option("--sites", default="off", show_default=True, callback=choose_sites, metavar="off|tracemalloc[:FRAMES]",
               help="Where objects were allocated; tracemalloc slows the command down.")
+@click.option("--native", is_flag=True,
+              help="Sample native allocations too (malloc, mmap) with their C stacks, by a preloaded library. Linux with glibc.")
 @click.option("--redact", default="structure", show_default=True, callback=only_structure, metavar="structure",
               help="What is recorded: names and sizes, no values.")
 @click.option("--format", "formats", type=FORMATS, default="html,md,json", show_default=True, metavar="LIST",
@@ -121,6 +123,7 @@ def _agent_options(given: dict[str, Any]) -> dict[str, Any]:
         "max_disk_bytes": given["max_disk"] or min(_DISK_CEILING_BYTES, free_bytes // 2),
         "max_memory_bytes": given["max_memory"] or min(_MEMORY_CEILING_BYTES, machine_bytes // 4),
         "sites": given["sites"], "redact": given["redact"], "follow": not given["no_follow"], "keep_snapshots": 5,
+        "native": given["native"],
     }
 
 
