@@ -128,7 +128,10 @@ struct TypeInfo {
     Labeller label;   /* NULL: 0 */
     Row module, qualname; /* as in names.json["types"] */
     void *own;        /* whatever the reader keeps for this type, from arena_take() */
+    uint32_t around_bytes; /* of every instance: what sys.getsizeof adds to __sizeof__ (headers), and inline attributes; set before
+                              a reader takes the type. */
     void *layout;     /* instances.c: where its instances keep what they hold; made when it is asked for */
+    uint64_t fixed_bytes; /* sizes.c: of every instance, whatever it holds */
 };
 
 typedef struct {
@@ -207,13 +210,18 @@ typedef struct {
 /* Walks and writes the whole snapshot, done.json last. Returns 0, or -1 after removing the files it wrote. Takes no reference and
  * runs no Python code; the GIL is held, or this is the only thread of a forked child. */
 int walk_run(const WalkOrder *order, WalkResult *result);
+bool walk_order_of(PyObject *arguments, WalkOrder *order); /* of the arguments of _probe.walk; false: an exception is set */
+PyObject *walk_answer(const WalkResult *result);           /* a dict: what done.json says of the walk; with "error": errno, "reason" */
 
 /* --- types.c --- */
 TypeInfo *type_info(PyTypeObject *type);               /* found or learned; never fails */
+uint64_t object_size(TypeInfo *info, PyObject *thing); /* a Sizer: object.__sizeof__ and around_of() */
+uint64_t around_of(TypeInfo *info, PyObject *thing);  /* what a Sizer adds to the bytes of __sizeof__ (sizes.c) */
 bool has_base(PyTypeObject *type, PyTypeObject *base); /* `base` is in the MRO (or among tp_base of a type that has none yet) */
 void names_of(PyTypeObject *type, PyObject **module, const char **module_text, PyObject **qualname, const char **qualname_text);
     /* classes.names_of: each part either a str object or a C text of static types; both NULL: hidden, "?" */
 bool is_text(PyObject *thing, const char *text);       /* an exact str that reads so (ASCII) */
+PyObject **free_variables(PyCodeObject *code, Py_ssize_t count); /* names, in the order of a closure of `count` cells; NULL (containers.c) */
 PyObject *space_of_module(const char *name);           /* dict of the loaded module, NULL: not loaded or something else in its place */
 PyObject *dict_get(PyObject *dict, const char *key);   /* value under an exact str key, by comparing text; borrowed; no hashing of target's code */
 PyObject *attribute_of(PyObject *thing, const char *name); /* value of an instance attribute read from inline values, __dict__ or slot; NULL */
