@@ -8,6 +8,7 @@ The probes are built into a folder of their own: what `leakscope run` uses is le
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file to write the section into (others are kept)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="capabilities-") as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        _probes.compile_preloaded()
         rows = [row(python, Path(folder)) for python in args.pythons]
     text = table(["", *_capabilities.COLUMNS, "why not"], rows)
     print(text)
