@@ -12,7 +12,7 @@
  *
  * What the target can see of it: one child more in /proc, for a while, and its time and size in getrusage(RUSAGE_CHILDREN).
  */
-#include "probe.h"
+#include "engine.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -23,7 +23,6 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef SYS_close_range
@@ -45,17 +44,6 @@ static struct {
     pid_t pid, parent;
     WalkResult *result; /* a page shared with the child */
 } child;
-
-/* Until the sampler has its own. */
-__attribute__((weak)) void samples_before_fork(void) {}
-__attribute__((weak)) void samples_after_fork(void) {}
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
 
 /* Returns the bytes of a line "name   123 kB" of a file of /proc; 0: not there. System calls only. */
 static uint64_t kilobytes_of(const char *path, const char *name)
@@ -159,43 +147,15 @@ static bool has_child(void)
     return child.pid != 0;
 }
 
-/* Stores the idents of a tuple of ints; returns their count, or -1 with an exception set. */
-static Py_ssize_t read_idents(PyObject *tuple, unsigned long *idents, Py_ssize_t room)
-{
-    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
-    if (count > room)
-        count = room;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        idents[i] = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(tuple, i));
-        if (PyErr_Occurred())
-            return -1;
-    }
-    return count;
-}
-
 PyDoc_STRVAR(fork_walk_doc,
-"fork_walk(folder, done, package, own, words, own_idents, max_bytes, deadline_ns) -> (pid, pause_ns)\n\n"
-"Walk in a forked child; the arguments are those of a WalkOrder. forked_walk() says what became of it. One at a time.\n"
+"fork_walk(...) -> pause_ns\n\n"
+"Walk in a forked child, with the arguments of walk(). forked_walk() says what became of it. One at a time.\n"
 "Raises OSError where the system gives no child.");
 static PyObject *fork_walk(PyObject *module, PyObject *args)
 {
     WalkOrder order = {.is_forked = true};
-    PyObject *idents;
-    unsigned long own_idents[8];
-    long long deadline_ns;
-    unsigned long long max_bytes;
-    if (!PyArg_ParseTuple(args, "sssOOO!KL", &order.folder, &order.done, &order.package, &order.own, &order.words, &PyTuple_Type,
-                          &idents, &max_bytes, &deadline_ns))
+    if (!walk_order_of(args, &order))
         return NULL;
-    order.own = order.own == Py_None ? NULL : order.own;
-    order.words = order.words == Py_None ? NULL : order.words;
-    order.max_bytes = max_bytes;
-    order.deadline_ns = deadline_ns;
-    Py_ssize_t count = read_idents(idents, own_idents, 8);
-    if (count < 0)
-        return NULL;
-    order.own_idents = own_idents;
-    order.own_idents_count = (size_t)count;
     if (has_child()) {
         errno = EALREADY;
         return PyErr_SetFromErrno(PyExc_OSError);
@@ -223,12 +183,12 @@ static PyObject *fork_walk(PyObject *module, PyObject *args)
     child.pid = (pid_t)pid;
     child.parent = getpid();
     child.result = result;
-    return Py_BuildValue("(lL)", pid, (long long)pause_ns);
+    return PyLong_FromLongLong(pause_ns);
 }
 
 PyDoc_STRVAR(forked_walk_doc,
-"forked_walk() -> None while the child walks, then once a dict: error (errno), reason, signal (that killed it), cpu_ns, and the\n"
-"numbers of the WalkResult. Raises ProcessLookupError where there is no child. Never waits.");
+"forked_walk() -> None while the child walks, then once a dict: what walk() answers, and of the process signal (that killed it;\n"
+"0: none) and cpu_ns. Raises ProcessLookupError where there is no child. Never waits.");
 static PyObject *forked_walk(PyObject *module, PyObject *unused)
 {
     int status = 0;
@@ -251,12 +211,12 @@ static PyObject *forked_walk(PyObject *module, PyObject *unused)
     long long cpu_ns = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * SECOND_NS
                        + (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1000LL;
     forget_child();
-    return Py_BuildValue("{s:i,s:s,s:i,s:L,s:L,s:L,s:K,s:K,s:K,s:K,s:K}", "error", result.error, "reason", result.reason,
-                         "signal", is_killed ? WTERMSIG(status) : 0, "cpu_ns", cpu_ns, "pause_ns", (long long)result.pause_ns,
-                         "walk_ns", (long long)result.walk_ns, "node_count", (unsigned long long)result.node_count,
-                         "edge_count", (unsigned long long)result.edge_count, "root_count",
-                         (unsigned long long)result.root_count, "peak_bytes", (unsigned long long)result.peak_bytes,
-                         "dirtied_bytes", (unsigned long long)result.dirtied_bytes);
+    PyObject *answer = walk_answer(&result), *more;
+    more = answer == NULL ? NULL : Py_BuildValue("{s:i,s:L}", "signal", is_killed ? WTERMSIG(status) : 0, "cpu_ns", cpu_ns);
+    if (more == NULL || PyDict_Update(answer, more) < 0)
+        Py_CLEAR(answer);
+    Py_XDECREF(more);
+    return answer;
 }
 
 PyDoc_STRVAR(kill_forked_walk_doc,
