@@ -221,7 +221,6 @@ bool has_base(PyTypeObject *type, PyTypeObject *base); /* `base` is in the MRO (
 void names_of(PyTypeObject *type, PyObject **module, const char **module_text, PyObject **qualname, const char **qualname_text);
     /* classes.names_of: each part either a str object or a C text of static types; both NULL: hidden, "?" */
 bool is_text(PyObject *thing, const char *text);       /* an exact str that reads so (ASCII) */
-PyObject **free_variables(PyCodeObject *code, Py_ssize_t count); /* names, in the order of a closure of `count` cells; NULL (containers.c) */
 PyObject *space_of_module(const char *name);           /* dict of the loaded module, NULL: not loaded or something else in its place */
 PyObject *dict_get(PyObject *dict, const char *key);   /* value under an exact str key, by comparing text; borrowed; no hashing of target's code */
 PyObject *attribute_of(PyObject *thing, const char *name); /* value of an instance attribute read from inline values, __dict__ or slot; NULL */
