@@ -31,7 +31,7 @@ OLDEST = (3, 10)
 # What is not copied when the agent is staged. The hook lies elsewhere; of the compiled parts only binaries go along: a
 # folder `_probe` would pass for a package.
 LEFT_BEHIND = ("__pycache__", "boot", "_probe", "*.so")
-FLAGS = ("-std=gnu11", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
+FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
 # The preloaded object is no part of the extension: it is loaded before there is an interpreter.
 _APART = "preload.c"
 _PRELOADED = "libleakscope_native"

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".pytest_cache" / "probes"
 STRICT = ("-Werror",)
 SANITIZED = "LEAKSCOPE_SANITIZED"
-SANITIZERS = ("-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZERS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _OLD_S = 24 * 3600
 
 
