@@ -102,11 +102,27 @@ def forks():
     return [None if json.loads(read("done.json", 2))["method"] == "fork" else "it was not taken by a child"]
 
 
+def planted_allocation():
+    return [str(number) * 20 for number in range(5000)]
+
+
 @check("sampler")
 def samples():
     if why_not:
         return [why_not]
-    return [SAMPLER_CHECK]
+    from _leakscope_agent import _probe
+    reason = _probe.sample_start(mean_bytes=1024)
+    if reason:
+        return [reason]
+    kept = planted_allocation()
+    lived = [frames for *_rest, frames in _probe.sample_live() if any(name == "planted_allocation" for *_place, name in frames)]
+    probe.take(os.path.join(folder, "3"), 3, "manual", 0)
+    sites = [site["frames"] for site in json.loads(read("names.json", 3))["sites"][1:]]
+    _probe.sample_stop()
+    if len(lived) < len(kept) // 100:
+        return ["too few allocations were sampled"]
+    is_known = any(name == "planted_allocation" for frames in sites for *_place, name in frames)
+    return [None if is_known and len(read("sample_node.npy", 3)) > 128 else "the snapshot lacks the sites"]
 
 
 is_over.set()
