@@ -128,10 +128,9 @@ struct TypeInfo {
     Labeller label;   /* NULL: 0 */
     Row module, qualname; /* as in names.json["types"] */
     void *own;        /* whatever the reader keeps for this type, from arena_take() */
-    uint32_t around_bytes; /* of every instance: what sys.getsizeof adds to __sizeof__ (headers), and inline attributes; set before
-                              a reader takes the type. */
     void *layout;     /* instances.c: where its instances keep what they hold; made when it is asked for */
-    uint64_t fixed_bytes; /* sizes.c: of every instance, whatever it holds */
+    uint64_t fixed_bytes; /* sizes.c: of every instance, headers and inline attributes with them. `size` is set before a reader takes the
+                             type: one that knows better sets its own, the others leave it */
 };
 
 typedef struct {
@@ -215,8 +214,6 @@ PyObject *walk_answer(const WalkResult *result);           /* a dict: what done.
 
 /* --- types.c --- */
 TypeInfo *type_info(PyTypeObject *type);               /* found or learned; never fails */
-uint64_t object_size(TypeInfo *info, PyObject *thing); /* a Sizer: object.__sizeof__ and around_of() */
-uint64_t around_of(TypeInfo *info, PyObject *thing);  /* what a Sizer adds to the bytes of __sizeof__ (sizes.c) */
 bool has_base(PyTypeObject *type, PyTypeObject *base); /* `base` is in the MRO (or among tp_base of a type that has none yet) */
 void names_of(PyTypeObject *type, PyObject **module, const char **module_text, PyObject **qualname, const char **qualname_text);
     /* classes.names_of: each part either a str object or a C text of static types; both NULL: hidden, "?" */

@@ -59,10 +59,6 @@ PyTypeObject *container_of(PyTypeObject *type); /* dict, list, tuple, set, froze
 /* Of the table that the instances of a class share, for their inline values (3.11 and later); false: there is none. Only keys. */
 bool shared_entries(PyTypeObject *type, Entries *entries);
 
-/* --- sizes.c: sys.getsizeof without a call, plus inline attributes ---------------------------------------------------------- */
-
-void take_size(TypeInfo *info);
-
 /* --- instances.c ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
