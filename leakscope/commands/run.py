@@ -63,7 +63,7 @@ class Wish:
 @click.option("--sites", default="off", show_default=True, callback=choose_sites, metavar="off|tracemalloc[:FRAMES]",
               help="Where objects were allocated; tracemalloc slows the command down.")
 @click.option("--native", is_flag=True,
-              help="Sample native allocations too (malloc, mmap) with their C stacks, by a preloaded library. Linux with glibc.")
+              help="Sample native allocations (malloc, mmap) with their C stacks too, by a preloaded library. Linux, glibc.")
 @click.option("--redact", default="structure", show_default=True, callback=only_structure, metavar="structure",
               help="What is recorded: names and sizes, no values.")
 @click.option("--format", "formats", type=FORMATS, default="html,md,json", show_default=True, metavar="LIST",
