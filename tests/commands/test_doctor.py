@@ -71,7 +71,10 @@ def test_the_walk_in_python_works_where_there_can_be_no_probe(capsys: pytest.Cap
 
 
 @pytest.mark.slow
-def test_a_probe_is_built_tried_and_found_by_every_later_run(capsys: pytest.CaptureFixture[str], empty_cache: Path) -> None:
+def test_a_probe_is_built_tried_and_found_by_every_later_run(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, empty_cache: Path) -> None:
+    quickly = tuple(flag for flag in _probes.FLAGS if flag != "-O2")
+    monkeypatch.setattr(_probes, "FLAGS", quickly)
     newest = interpreter("newest")
     assert main(["doctor", "--build-probe", newest]) == 0
     assert "works, and every later `leakscope run` uses it" in capsys.readouterr().out
