@@ -10,7 +10,7 @@
 #endif
 
 /* As far as sizes need them: Modules/_collectionsmodule.c, Objects/odictobject.c, Modules/arraymodule.c, Modules/_io/bytesio.c and
- * bufferedio.c, Modules/_elementtree.c. */
+ * bufferedio.c, Modules/_elementtree.c, Modules/_struct.c. */
 typedef struct {
     PyObject_VAR_HEAD
     void *leftblock, *rightblock;
@@ -65,6 +65,17 @@ typedef struct {
     PyObject *tag, *text, *tail;
     ElementExtra *extra;
 } Element;
+
+typedef struct {
+    const void *kind; /* NULL: the last */
+    Py_ssize_t offset, size, repeat;
+} StructCode;
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t size, count;
+    StructCode *codes;
+} Struct;
 
 static uint64_t size_fixed(TypeInfo *info, PyObject *thing)
 {
@@ -223,7 +234,15 @@ static uint64_t size_element(TypeInfo *info, PyObject *thing)
     return info->fixed_bytes + sizeof(ElementExtra) + children;
 }
 
-/* --- which of them --- */
+static uint64_t size_struct(TypeInfo *info, PyObject *thing)
+{
+    uint64_t bytes = info->fixed_bytes + sizeof(StructCode);
+    for (const StructCode *code = ((Struct *)thing)->codes; code != NULL && code->kind != NULL; code++)
+        bytes += sizeof(StructCode);
+    return bytes;
+}
+
+/* --- which of them: the others that have a __sizeof__ (itertools.product, pickle.Pickler ...) count as their fixed part --- */
 
 static const struct {
     PyTypeObject *owner; /* of __sizeof__ */
@@ -247,6 +266,7 @@ static const struct {
     {NULL, "_io.BufferedReader", size_buffered, false},
     {NULL, "_io.BufferedWriter", size_buffered, false},
     {NULL, "_io.BufferedRandom", size_buffered, false},
+    {NULL, "_struct.Struct", size_struct, false},
     {NULL, "xml.etree.ElementTree.Element", size_element, false}};
 
 static uint64_t inline_bytes(PyTypeObject *type)
