@@ -164,16 +164,27 @@ static bool is_object_member(const PyMemberDef *member)
     return member != NULL && (member->type == T_OBJECT || member->type == T_OBJECT_EX);
 }
 
-/* The twin calls members that begin with an underscore internal. */
+/* As the twin: members that begin with an underscore are internal, but for names between two underscores that are no C type's. */
 static uint32_t member_label(const char *name, Row row)
 {
-    return LABEL(name != NULL && name[0] == '_' ? EDGE_INTERNAL : EDGE_ATTRIBUTE, row);
+    static const char *const internal[] = {"__self__", "__func__", "__wrapped__", "__callback__", "__objclass__", "__thisclass__",
+                                           "__self_class__", "__origin__", "__args__", "__parameters__", "__traceback__",
+                                           "__context__", "__cause__"};
+    size_t length = name == NULL ? 0 : strlen(name);
+    bool is_internal = length > 0 && name[0] == '_';
+    if (length > 4 && memcmp(name, "__", 2) == 0 && memcmp(name + length - 2, "__", 2) == 0) {
+        is_internal = false;
+        for (size_t place = 0; place < Py_ARRAY_LENGTH(internal); place++)
+            is_internal = is_internal || strcmp(name, internal[place]) == 0;
+    }
+    return LABEL(is_internal ? EDGE_INTERNAL : EDGE_ATTRIBUTE, row);
 }
 
 static void add_member(Learning *learning, Py_ssize_t offset, uint32_t label)
 {
+    /* Only C code declares members of what has items, such as os.stat_result; they lie among the items. */
     bool lies_inside = offset >= (Py_ssize_t)sizeof(PyObject)
-        && offset + (Py_ssize_t)sizeof(PyObject *) <= learning->type->tp_basicsize;
+        && (offset + (Py_ssize_t)sizeof(PyObject *) <= learning->type->tp_basicsize || learning->type->tp_itemsize > 0);
     if (lies_inside && learning->count < MOST_MEMBERS)
         learning->found[learning->count++] = (Member){offset, label};
 }
@@ -196,7 +207,7 @@ static void learn_members(PyTypeObject *base, void *own)
         if (value == NULL || key == NULL || !Py_IS_TYPE(value, &PyMemberDescr_Type) || !PyUnicode_CheckExact(key))
             continue;
         PyMemberDescrObject *member = (PyMemberDescrObject *)value;
-        if (is_object_member(member->d_member) && has_base(learning->type, member->d_common.d_type)) {
+        if (is_object_member(member->d_member) && has_base(learning->type, member->d_common.d_type) && !is_text(key, "__dict__")) {
             const char *name = ascii_of(key);
             add_member(learning, member->d_member->offset, member_label(name, name_attribute(key)));
         }
@@ -285,6 +296,26 @@ static inline uint32_t key_label(const Layout *layout, size_t place)
     return place < layout->key_count ? layout->key_labels[place] : UNKNOWN_EDGE;
 }
 
+typedef struct {
+    PyObject *wanted;
+    bool is_shown;
+} Shown;
+
+static int look_for(PyObject *held, void *own)
+{
+    Shown *shown = own;
+    shown->is_shown = shown->is_shown || held == shown->wanted;
+    return 0;
+}
+
+/* A dict that stands for inline attributes which are still in use: 3.13 does not show it. */
+static bool is_shown(PyObject *thing, PyObject *dict)
+{
+    Shown shown = {dict, false};
+    Py_TYPE(thing)->tp_traverse(thing, look_for, &shown);
+    return shown.is_shown;
+}
+
 void read_own(const Layout *layout, PyObject *thing)
 {
     for (size_t place = 0; place < layout->slot_count; place++)
@@ -296,6 +327,8 @@ void read_own(const Layout *layout, PyObject *thing)
         for (size_t place = 0; values != NULL && place < count; place++)
             edge(values[place], key_label(layout, place));
         dict = managed_dict(thing);
+        if (values != NULL && dict != NULL && !is_shown(thing, dict))
+            dict = NULL;
     } else if (layout->dict_offset != 0) {
         dict = dict_at(thing, layout->dict_offset);
     }

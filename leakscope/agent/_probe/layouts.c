@@ -11,7 +11,7 @@ typedef struct {
     int state;
     char is_task, awaited_by_is_set;
     unsigned log_tb : 1, blocking : 1;
-#elif AT_LEAST(12)
+#elif AT_LEAST(13)
     PyObject *cancelled;
     int state;
     unsigned log_tb : 1, blocking : 1;
@@ -28,7 +28,7 @@ typedef struct {
 
 typedef struct {
     Future future;
-#if AT_LEAST(12)
+#if AT_LEAST(13)
     unsigned must_cancel : 1, log_destroy_pending : 1;
     int cancels_requested;
 #endif
