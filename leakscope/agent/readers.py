@@ -170,7 +170,7 @@ class Readers:
             count = code.co_argcount + code.co_kwonlyargcount + 2
             arguments = ("return",) + tuple(self.variables(code)[:count])
             keys = list(target)
-            if keys and all(key in arguments for key in keys if type(key) is str):
+            if all(key in arguments for key in keys if type(key) is str):
                 return self.words["__annotations__"]
             self.walk.name_space(target)
             return self.words["__dict__"]
@@ -272,8 +272,8 @@ class Readers:
         targets, labels = self._named(referents, pairs, strict=True)
         awaited = "gi_yieldfrom" if prefix == "gi" else prefix + "_await"
         words = {id(getattr(thing, awaited)): awaited, id(code): prefix + "_code"}
-        if sys.version_info < (3, 11):
-            words[id(getattr(thing, prefix + "_frame"))] = prefix + "_frame"
+        # Its frame comes before what may be on the stack; from 3.11 on it is there if somebody has asked for it.
+        words.update([(id(target), prefix + "_frame") for target in referents if type(target) is classes.FrameType][:1])
         self._name_rest(labels, targets, words, _STACK)
         # An asynchronous generator says that it runs also while it waits: then no frame that runs has its code.
         runs = getattr(thing, prefix + "_running") and (prefix != "ag" or id(code) in self.walk.running.values())

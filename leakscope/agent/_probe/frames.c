@@ -74,8 +74,8 @@ static PyObject *variable_name(PyCodeObject *code, int slot)
 #else
     PyObject *names[] = {code->co_varnames, code->co_cellvars, code->co_freevars};
     int part = 0;
-    while (part < 2 && slot >= PyTuple_GET_SIZE(names[part]))
-        slot -= (int)PyTuple_GET_SIZE(names[part++]);
+    for (; part < 2 && slot >= PyTuple_GET_SIZE(names[part]); part++)
+        slot -= (int)PyTuple_GET_SIZE(names[part]);
     return slot < PyTuple_GET_SIZE(names[part]) ? PyTuple_GET_ITEM(names[part], slot) : NULL;
 #endif
 }
@@ -367,9 +367,14 @@ static void read_generator(TypeInfo *info, PyObject *thing)
     size_t labelled = count < MOST_REFERENTS ? count : MOST_REFERENTS;
     memset(labels, 0, labelled * sizeof labels[0]);
 #if AT_LEAST(11)
+    Frame *frame = (Frame *)generator->gi_iframe;
     runs = generator->gi_frame_state == FRAME_EXECUTING;
-    if (!has_ended(generator))
-        label_variables(found, labelled, (Frame *)generator->gi_iframe);
+    if (!has_ended(generator)) {
+        label_variables(found, labelled, frame);
+        parts.frame = (PyObject *)frame->frame_obj;
+    }
+    if (runs && frame->frame_obj == NULL && !is_own_space(frame->f_globals))
+        edge_to_row(node_of_frame(frame), words_of(info)->frame);
 #else
     parts.frame = (PyObject *)generator->gi_frame;
 #endif

@@ -18,6 +18,18 @@
 
 /* Tracked objects that are roots or have some, in the order of the collector's lists. */
 static Vector locals, tasks, loops;
+static Table dummies;     /* what stands for a thread in a threading.local -> Row of "thread 'x'" */
+static Table seen_modules;
+
+/* Also what a walk left that failed half-way. */
+static void close_all(void)
+{
+    vector_close(&locals);
+    vector_close(&tasks);
+    vector_close(&loops);
+    table_close(&dummies);
+    table_close(&seen_modules);
+}
 
 static PyObject *modules(void)
 {
@@ -64,7 +76,8 @@ static void label_modules(void)
     PyObject *name, *module;
     while (modules() != NULL && PyDict_Next(modules(), &place, &name, &module))
         if (module != Py_None && !table_find(&walk.module_labels, (uintptr_t)module, &(uint64_t){0}))
-            table_set(&walk.module_labels, (uintptr_t)module, name_joined("module ", name_dotted(name), "", 0, ""));
+            table_set(&walk.module_labels, (uintptr_t)module,
+                      is_text(name, "builtins") ? name_own("module builtins") : name_joined("module ", name_dotted(name), "", 0, ""));
 }
 
 enum { IS_LOCAL = 1, IS_TASK = 2, IS_LOOP = 4 };
@@ -104,8 +117,6 @@ static void sort_out(PyObject *thing, void *own)
 /* Which thread the values of a threading.local are of: by the dummy that the state of the thread holds. */
 static void own_values(void)
 {
-    Table dummies; /* dummy -> Row of "thread 'x'" */
-    table_open(&dummies);
     EACH_THREAD(thread) {
         Row label = thread_label("", thread->thread_id);
 #if AT_LEAST(13)
@@ -126,7 +137,6 @@ static void own_values(void)
             if (dummy != NULL && table_find(&dummies, (uintptr_t)dummy, &label))
                 table_set(&walk.owners, (uintptr_t)values, label);
     }
-    table_close(&dummies);
 }
 
 static void prepare(void)
@@ -138,6 +148,9 @@ static void prepare(void)
     PyObject *found = events == NULL ? NULL : dict_get(events, "AbstractEventLoop");
     loop_class = found != NULL && PyType_Check(found) ? (PyTypeObject *)found : NULL;
     memset(seen, 0, sizeof seen);
+    close_all();
+    table_open(&dummies);
+    table_open(&seen_modules);
     vector_open(&locals, sizeof(PyObject *));
     vector_open(&tasks, sizeof(PyObject *));
     vector_open(&loops, sizeof(PyObject *));
@@ -152,15 +165,12 @@ static void root_modules(void)
     Py_ssize_t place = 0;
     PyObject *name, *module;
     uint64_t label;
-    Table done; /* under a second name it is the same module: os.path, __mp_main__ */
-    table_open(&done);
     while (modules() != NULL && PyDict_Next(modules(), &place, &name, &module))
         if (module != Py_None && table_find(&walk.module_labels, (uintptr_t)module, &label) &&
-            !table_find(&done, (uintptr_t)module, &(uint64_t){0})) {
-            table_set(&done, (uintptr_t)module, 1);
+            !table_find(&seen_modules, (uintptr_t)module, &(uint64_t){0})) {
+            table_set(&seen_modules, (uintptr_t)module, 1); /* under a second name it is the same: os.path, __mp_main__ */
             root(module, ROOT_MODULE, (Row)label);
         }
-    table_close(&done);
 }
 
 /* The frames of all threads, innermost first; those of the agent are left out. */
@@ -327,9 +337,7 @@ void roots_collect(void)
     root_signals();
     root_atexit();
     root_asyncio();
-    vector_close(&locals);
-    vector_close(&tasks);
-    vector_close(&loops);
+    close_all();
     if (_PyRuntime.interpreters.head != NULL && _PyRuntime.interpreters.head->next != NULL)
         walk_note("other interpreters of this process are not walked: their modules and frames are not seen");
 }
