@@ -6,6 +6,7 @@ name. Everything else is shown as type and length: `str:17`, `int`, `tuple:2`.
 """
 
 import os
+import sys
 
 from . import classes
 from .format import ATTRIBUTE, CELL, EDGE_KIND_SHIFT, EDGE_VALUE_MASK, INTERNAL, LOCAL
@@ -260,6 +261,20 @@ def _strings_in(values):
             yield value
         elif kind is tuple or kind is frozenset:
             yield from _strings_in(value)
+
+
+_of_program = [0, frozenset()]  # how many sources were read, and the words of all of them
+
+
+def words_of_program():
+    """Return a frozenset of the quoted words of the program's own sources, for the probe; read before the target stands
+    still.
+    """
+    words = Names()
+    words.learn_sources(list(dict.values(sys.modules)))
+    if _of_program[0] != len(_words_of_sources):
+        _of_program[:] = [len(_words_of_sources), frozenset(words.constants)]
+    return _of_program[1]
 
 
 def _words_of(path):

@@ -133,7 +133,7 @@ class Walk:
         self.readers = Readers(self)
         self.expanders = expanders.loaded(self)
         self.tracked = gc.get_objects()
-        self.own_threads = _idents(own)
+        self.own_threads = set(own_idents(own))
         self._leave_out(own)
 
     # --- what readers leave here ---
@@ -424,10 +424,10 @@ class Walk:
         self.__dict__.clear()
 
 
-def _idents(own):
-    """Return the idents of the agent's threads: things of its own with an `ident`."""
+def own_idents(own):
+    """Return the idents of the agent's threads: of things of its own with an `ident`."""
     things = [thing for thing in own if not classes.is_class(thing) and type(thing) is not classes.ModuleType]
-    return {getattr(thing, "ident", None) for thing in things} - {None, 0}
+    return tuple({getattr(thing, "ident", None) for thing in things} - {None, 0})
 
 
 def _is_own(thing, own_spaces):

@@ -639,7 +639,7 @@ Row name_joined(const char *before, Row first, const char *between, Row second, 
     bool is_begun = false;
     add(&made, before);
     for (int part = 0; part < 2; part++)
-        if (parts[part][0] != 0 && strcmp(parts[part], "builtins") != 0) {
+        if (parts[part][0] != 0 && (strcmp(parts[part], "builtins") != 0 || parts[1 - part][0] == 0)) {
             add(&made, is_begun ? between : "");
             add(&made, parts[part]);
             is_begun = true;

@@ -90,7 +90,7 @@ Row name_attribute(PyObject *name);            /* attribute, variable */
 Row name_key(PyObject *key);                   /* key of a mapping: 'orders', str:17, int, tuple:2, a class ... */
 Row name_dotted(PyObject *name);               /* module, class or function name */
 Row name_dotted_text(const char *name);        /* the same for a C string */
-Row name_joined(const char *before, Row first, const char *between, Row second, const char *after); /* of shown rows; a part that is "" (and, as in twin's _dotted, "builtins") is skipped with `between` */
+Row name_joined(const char *before, Row first, const char *between, Row second, const char *after); /* of shown rows; a part that is "", or "builtins" beside another, is skipped with `between` */
 Row name_place(const char *before, PyCodeObject *code, int line);  /* "parse() at app.py:12"; line 0: the first */
 Row name_given(const char *before, PyObject *name);                /* what the program called a thread or task, quoted or masked */
 Row name_file(PyObject *path);

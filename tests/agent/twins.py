@@ -1,0 +1,227 @@
+"""The native walk and the walk in Python, of the same heap: what differs, in sentences.
+
+    python -m tests.agent.twins 3.11 program.py     # a program that calls both(); prints what differs
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from leakscope.agent import format as layout
+from tests.agent.probes import stage_probe
+from tests.agent.staged import AGENT, interpreter
+from tests.agent.walking import Snapshot
+
+VERSIONS = ("3.10", "3.11", "3.12", "3.13")
+_MOST_SENTENCES = 40
+
+# The two walks one after the other, by code of the agent: its frames and variables are in neither. Both have been there
+# before, so nothing is imported or found out for the first time in between.
+_BOTH = '''
+import gc, os, shutil
+
+def take(first, second, own=()):
+    from . import probe, walk
+    assert not probe.why_not(), probe.why_not()
+    gc.collect()
+    gc.disable()
+    for _ in range(2):
+        for folder, way in ((first, probe), (second, walk)):
+            shutil.rmtree(folder, ignore_errors=True)
+            way.take(folder, 1, "manual", 5, own)
+    gc.enable()
+'''
+
+_PREAMBLE = """
+import sys
+_made = type(sys)("_leakscope_agent")
+_made.__path__ = [sys.argv[1] + "/_leakscope_agent"]
+sys.modules["_leakscope_agent"] = _made
+del _made
+
+def both(own=()):
+    from _leakscope_agent import both
+    both.take(sys.argv[2], sys.argv[3], own)
+"""
+
+
+class Twins:
+    """Two snapshots of one heap."""
+
+    def __init__(self, folder: Path, output: str) -> None:
+        self.native, self.twin = Snapshot(folder / "native", output), Snapshot(folder / "twin", output)
+        self.output = output
+
+
+def take(python: str, program: str, folder: Path, *flags: str) -> Twins:
+    """Run `program`, which calls both(), with an interpreter; fails if the program fails."""
+    agent = folder / "_leakscope_agent"
+    shutil.copytree(AGENT, agent, ignore=shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so"), dirs_exist_ok=True)
+    stage_probe(python, agent)
+    (agent / "both.py").write_text(_BOTH)
+    path = folder / "program.py"
+    path.write_text(_PREAMBLE + program)
+    command = [python, "-X", "faulthandler", *flags, str(path), *map(str, (folder, folder / "native", folder / "twin"))]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-1000:]
+    return Twins(folder, result.stdout)
+
+
+@functools.cache
+def taken(version: str, program: str) -> Twins:
+    """Both snapshots of a program on a version; taken once, shared by the tests that only read them."""
+    return take(interpreter(version), program, Path(tempfile.mkdtemp(prefix="twins-")))
+
+
+class _Side:
+    """One of the two, by what is the same on both sides: addresses, and for what has none kind and label."""
+
+    def __init__(self, snapshot: Snapshot, name: str) -> None:
+        self.snapshot, self.name = snapshot, name
+        self.keys: list[object] = []
+        for node, address in enumerate(snapshot.address.tolist()):
+            kind = layout.NODE_KINDS[snapshot.kind[node]]
+            # A running frame may have a frame object on one side only: the twin makes it.
+            is_nameless = address == 0 or kind == "frame"
+            self.keys.append(("none", kind, snapshot.strings[snapshot.label[node]],
+                              0 if kind == "frame" else int(snapshot.shallow_bytes[node])) if is_nameless else address)
+        self.rows = {key: node for node, key in enumerate(self.keys)}
+        self.edges = [snapshot.edges(node) for node in range(len(self.keys))]
+        self.holders: list[list[tuple[int, str]]] = [[] for _ in self.keys]
+        for holder, edges in enumerate(self.edges):
+            for kind, text, target in edges:
+                self.holders[target].append((holder, f"{kind} {text}".strip()))
+
+    def held(self, node: int) -> Counter[object]:
+        return Counter(self.keys[target] for _kind, _text, target in self.edges[node])
+
+    def labels(self, node: int) -> dict[object, list[str]]:
+        found: dict[object, list[str]] = {}
+        for kind, text, target in self.edges[node]:
+            found.setdefault(self.keys[target], []).append(f"{kind} {text}".strip())
+        return {key: sorted(texts) for key, texts in found.items()}
+
+    def text(self, key: object) -> str:
+        """A node with its holders, for a person."""
+        if key not in self.rows:
+            return f"{key}"
+        node = self.rows[key]
+        return f"<{self.snapshot.type(node)} {self.snapshot.strings[self.snapshot.label[node]]} {self.way(node)}>"
+
+    def way(self, node: int) -> str:
+        """How a root leads to a node, shortened."""
+        steps: list[str] = []
+        seen = set()
+        for _ in range(6):
+            seen.add(node)
+            holders = [holder for holder in self.holders[node] if holder[0] not in seen]
+            if not holders:
+                break
+            node, step = holders[0]
+            steps.append(f"{step} of {self.snapshot.type(node)}")
+        return " < ".join(steps) or "held by nobody"
+
+
+def differences(twins: Twins) -> str:
+    """What differs between the two, one sentence a line; empty when they are the same graph.
+
+    Allowed: names that only the native walk knows; objects that no common object holds; counts that the twin itself changes.
+    """
+    native, twin = _Side(twins.native, "native"), _Side(twins.twin, "twin")
+    found = _nodes(native, twin)
+    for key, node in twin.rows.items():
+        if key in native.rows:
+            found += _facts(native, twin, key)
+            found += _edges(native, twin, key)
+        if len(found) > _MOST_SENTENCES:
+            break
+    found += _roots(native, twin)
+    return "".join(f"{sentence}\n" for sentence in found[:_MOST_SENTENCES])
+
+
+def _nodes(native: _Side, twin: _Side) -> list[str]:
+    found = []
+    for here, there in ((native, twin), (twin, native)):
+        for key, node in here.rows.items():
+            if key not in there.rows and not _is_apart(here, node, there):
+                found.append(f"only {here.name} has {here.text(key)}")
+    return found
+
+
+def _is_apart(here: _Side, node: int, there: _Side) -> bool:
+    """True for what no common node holds: frozen by the interpreter, so the collector does not list it for the twin, or made
+    by one walk for itself.
+    """
+    waiting, seen = [node], {node}
+    while waiting:
+        for holder, _text in here.holders[waiting.pop()]:
+            if here.keys[holder] in there.rows:
+                return False
+            if holder not in seen:
+                seen.add(holder)
+                waiting.append(holder)
+    return True
+
+
+# The twin cannot tell all of its own references to these.
+_HELD_BY_THE_TWIN = ("builtins.str", "builtins.type", "builtins.builtin_function_or_method", "builtins.int")
+_FACTS = ("shallow_bytes", "length", "kind", "state", "device", "refcount")
+
+
+def _facts(native: _Side, twin: _Side, key: object) -> list[str]:
+    one, other = native.rows[key], twin.rows[key]
+    found = []
+    if native.snapshot.type(one) != twin.snapshot.type(other):
+        found.append(f"type: {native.snapshot.type(one)} natively, {twin.snapshot.type(other)} in the twin")
+    if native.snapshot.strings[native.snapshot.label[one]] != twin.snapshot.strings[twin.snapshot.label[other]]:
+        found.append(f"label: {native.snapshot.strings[native.snapshot.label[one]]!r} natively, of {twin.text(key)}")
+    type_name = twin.snapshot.type(other)
+    is_frame = layout.NODE_KINDS[twin.snapshot.kind[other]] == "frame"
+    for name in _FACTS:
+        if name == "refcount" and type_name in _HELD_BY_THE_TWIN or is_frame and name in ("shallow_bytes", "refcount"):
+            continue
+        values = int(native.snapshot.columns[name][one]), int(twin.snapshot.columns[name][other])
+        if values[0] != values[1]:
+            found.append(f"{name}: {values[0]} natively, {values[1]} in the twin, of {twin.text(key)}")
+    return found
+
+
+def _edges(native: _Side, twin: _Side, key: object) -> list[str]:
+    one, other = native.rows[key], twin.rows[key]
+    here, there = native.held(one), twin.held(other)
+    if here != there:
+        more = [f"{native.text(k)} ({n} more, {native.labels(one)[k]})" for k, n in (here - there).items()]
+        less = [f"{twin.text(k)} ({n} less, {twin.labels(other)[k]})" for k, n in (there - here).items()]
+        if not more and not less:
+            return []
+        return [f"edges of {twin.text(key)}: natively {', '.join((more + less)[:6])}"]
+    names, expected = native.labels(one), twin.labels(other)
+    found = []
+    for target, texts in expected.items():
+        wanted = Counter(text for text in texts if text != "unknown")
+        missing = wanted - Counter(names[target])
+        if missing:
+            found.append(f"names: {names[target]} natively, {texts} in the twin, from {twin.text(key)} to {twin.text(target)}")
+    return found
+
+
+def _roots(native: _Side, twin: _Side) -> list[str]:
+    sides = []
+    for side in (native, twin):
+        snapshot = side.snapshot
+        sides.append(Counter(
+            (side.keys[node], layout.ROOT_KINDS[kind], snapshot.strings[label]) for node, kind, label in
+            zip(snapshot.root_node.tolist(), snapshot.root_kind.tolist(), snapshot.root_label.tolist(), strict=True)))
+    return ([f"only native has the root {root[1:]} at {native.text(root[0])}" for root in sides[0] - sides[1]]
+            + [f"only twin has the root {root[1:]} at {twin.text(root[0])}" for root in sides[1] - sides[0]])
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="twins-") as made:
+        print(differences(take(interpreter(sys.argv[1]), Path(sys.argv[2]).read_text(), Path(made))) or "no difference")
