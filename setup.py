@@ -31,11 +31,12 @@ class Build(build_ext):
 def probe(name, sources, *flags, **more):
     """A part of the agent in C, with the flags of leakscope/inject/_probes.py, which builds it for other interpreters."""
     return Extension(f"leakscope.agent.{name}", sources, depends=glob(f"{PROBE}/*.h"), optional=True,
-                     extra_compile_args=["-O2", "-std=gnu11", "-fvisibility=hidden", *flags, *WARNINGS], **more)  # fmt: skip
+                     extra_compile_args=["-O2", "-g0", "-std=gnu11", "-fvisibility=hidden", *WARNINGS, *flags], **more)
 
 
-extensions = [Extension("leakscope.analyse._graph", ["leakscope/analyse/_graph.c"], optional=True,
-                        extra_compile_args=["-O2", "-std=c11", *WARNINGS])]  # fmt: skip
+extensions = [Extension("leakscope.analyse._graph", ["leakscope/analyse/_columns.c", "leakscope/analyse/_graph.c"],
+                        depends=["leakscope/analyse/_graph.h"], optional=True,
+                        extra_compile_args=["-O2", "-std=c11", "-fvisibility=hidden", *WARNINGS])]  # fmt: skip
 if sys.platform == "linux":
     extensions += [
         probe("_probe", sorted(set(glob(f"{PROBE}/*.c")) - {PRELOADED}), "-Wno-unused-parameter",

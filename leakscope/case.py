@@ -11,11 +11,15 @@ from leakscope.analyse import footprint
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
-from leakscope.analyse.components import Cycle
+from leakscope.analyse.components import Cycle, cycles
 from leakscope.analyse.paths import Tree
+from leakscope.analyse.reachability import garbage
+from leakscope.analyse.reading import Reading
 from leakscope.analyse.sites import Origins
 from leakscope.analyse.trend import Slope, slowing_ratio, theil_sen
-from leakscope.heap.graph import HeapGraph
+from leakscope.errors import SessionError
+from leakscope.heap.graph import Array, HeapGraph
+from leakscope.heap.load import Stored
 from leakscope.model import Layer, Path
 
 Sample = dict[str, Any]
@@ -29,17 +33,52 @@ STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of req
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
 
+class _Damaged(Exception):
+    """A snapshot that cannot be read."""
+
+    def __init__(self, snapshot: HeapGraph | Stored, sentence: str) -> None:
+        super().__init__(sentence)
+        self.snapshot, self.sentence = snapshot, sentence
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What is kept of some snapshots, and the last one with the tree of its best names."""
+
+    snapshots: list[HeapGraph | Stored]
+    readings: list[Reading]
+    graph: HeapGraph | None
+    tree: Tree | None
+
+    @classmethod
+    def of(cls, snapshots: list[HeapGraph | Stored]) -> _Read:
+        """Read one after the other, so that two large graphs are never in memory together."""
+        readings: list[Reading] = []
+        graph, tree = None, None
+        for number, snapshot in enumerate(snapshots, 1):
+            graph = tree = None
+            try:
+                graph = snapshot.load()
+            except SessionError as error:
+                raise _Damaged(snapshot, error.sentence) from error
+            tree = keeping.growth_tree(graph)
+            readings.append(Reading.of(graph, tree, number == len(snapshots)))
+        return cls(snapshots, readings, graph, tree)
+
+
 @dataclass(eq=False)
 class Case:
     """One process: `graphs` are its snapshots in time order, `timeline` its samples, `info` its process.json.
 
-    `memory_limit_bytes` is the cgroup's or the machine's; None if not known.
+    `memory_limit_bytes` is the cgroup's or the machine's; None if not known. Snapshots on disk are read one after the other
+    when the first question about objects is asked, and only the last one stays in memory.
     """
 
-    graphs: Sequence[HeapGraph]
+    graphs: Sequence[HeapGraph | Stored]
     timeline: Sequence[Sample]
     info: dict[str, Any] = field(default_factory=dict)
     memory_limit_bytes: int | None = None
+    damage: list[str] = field(default_factory=list)  # of snapshots that were left out, in whole sentences
 
     @cached_property
     def program_timeline(self) -> list[Sample]:
@@ -56,9 +95,7 @@ class Case:
         """Private memory of the program over time."""
         known = [(blocks, total.python_bytes - total.malloc_bytes) for graph, total in zip(self.compared, self._totals)
                  if (blocks := graph.info.get("sample", {}).get("py_blocks"))]
-        most_nodes = max((graph.node_count for graph in self.graphs), default=0)
-        timeline = footprint.without_tracing(self.timeline)
-        return footprint.program_memory(timeline, self._pauses, most_nodes, footprint.block_bytes(known))
+        return footprint.program_memory(self.program_timeline, self.disturbance_bytes, footprint.block_bytes(known))
 
     @property
     def disturbance_bytes(self) -> int:
@@ -67,7 +104,7 @@ class Case:
 
     @cached_property
     def _totals(self) -> list[account.HeapTotals]:
-        return [account.heap_totals(graph) for graph in self.compared]
+        return [reading.totals for reading in self.readings]
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -93,8 +130,7 @@ class Case:
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def compared(self) -> list[HeapGraph]:
+    def _chosen(self) -> list[HeapGraph | Stored]:
         """The snapshots that can be compared: taken while the program ran, after its start-up if enough are left.
 
         At the exit no function runs any more and registries have been emptied, so that snapshot counts only where there is no
@@ -109,6 +145,33 @@ class Case:
         return settled if len(settled) >= LEAST_SNAPSHOTS else running
 
     @cached_property
+    def _read(self) -> _Read:
+        """Read the snapshots that can be compared; one that is damaged is left out, and said to be."""
+        while True:
+            try:
+                return _Read.of(self._chosen())
+            except _Damaged as damaged:
+                self.damage.append(damaged.sentence)
+                self.graphs = [graph for graph in self.graphs if graph is not damaged.snapshot]
+
+    @property
+    def compared(self) -> list[HeapGraph | Stored]:
+        """The snapshots that are compared, in time order."""
+        return self._read.snapshots
+
+    @property
+    def readings(self) -> list[Reading]:
+        """What is kept of each compared snapshot."""
+        return self._read.readings
+
+    @property
+    def last(self) -> HeapGraph:
+        """The newest snapshot that can be compared; raises IndexError if there is none."""
+        if self._read.graph is None:
+            raise IndexError("no snapshot can be compared")
+        return self._read.graph
+
+    @cached_property
     def can_compare(self) -> bool:
         """True if growth can be told: from three snapshots, or from two where the process grew steadily to the end."""
         if len(self.compared) != 2:
@@ -121,29 +184,20 @@ class Case:
         return late is not None and late[0] >= STALL_BYTES and STEADY_SHARE <= late[1] <= 1 - STEADY_SHARE
 
     @property
-    def last(self) -> HeapGraph:
-        """The newest snapshot that can be compared; raises IndexError if there is none."""
-        return self.compared[-1]
-
-    @property
     def times_s(self) -> list[float]:
         """When the compared snapshots were taken, in seconds since the session started."""
         return [graph.t_s for graph in self.compared]
 
-    @cached_property
-    def _trees(self) -> dict[int, Tree]:
-        return {}
-
     def tree(self, graph: HeapGraph) -> Tree:
-        """The breadth-first tree of best names of a snapshot."""
-        if id(graph) not in self._trees:
-            self._trees[id(graph)] = keeping.growth_tree(graph)
-        return self._trees[id(graph)]
+        """The breadth-first tree of best names of the last snapshot."""
+        if graph is not self.last or self._read.tree is None:
+            raise ValueError("only the last snapshot keeps its tree")
+        return self._read.tree
 
     @cached_property
     def growth(self) -> growing.Growth:
         """The path classes of the last snapshot over all compared ones."""
-        return growing.align([growing.path_table(graph, self.tree(graph)) for graph in self.compared])
+        return growing.align([reading.table for reading in self.readings])
 
     @cached_property
     def accumulations(self) -> list[growing.Accumulation]:
@@ -152,7 +206,7 @@ class Case:
             return []
         found = growing.accumulations(self.last, self.growth, LEAST_SEEN_BYTES)
         known = {pile.owner_node for pile in found} | {pile.owner_class for pile in found}
-        for node, counts in growing.same_containers(self.compared):
+        for node, counts in growing.same_containers([reading.containers for reading in self.readings]):
             if node in known or int(self.growth.table.class_of[node]) in known:
                 continue
             held = keeping.entries(self.last, node)
@@ -166,25 +220,30 @@ class Case:
         """Dominators and retained bytes of the last snapshot."""
         return keeping.Retention(self.last)
 
-    @cached_property
+    @property
     def garbage_bytes(self) -> list[int]:
         """What unreachable cycles keep in each compared snapshot."""
-        return [keeping.garbage_bytes(graph) for graph in self.compared]
+        return [reading.garbage_bytes for reading in self.readings]
+
+    @property
+    def garbage(self) -> Array:
+        """(N,) bool: what nothing outside holds in the last snapshot (analyse/reachability.py)."""
+        return garbage(self.last)
 
     @cached_property
     def garbage_cycles(self) -> list[Cycle]:
         """The unreachable cycles of the last snapshot, by shape, most members first."""
-        return keeping.garbage_cycles(self.last)
+        return cycles(self.last, self.garbage)
 
     @cached_property
     def origins(self) -> Origins:
         """Where the objects of the last snapshot were made."""
-        return Origins(self.last, self.compared[0])
+        return Origins(self.last, int(self.compared[0].info.get("t_ns", 0)), self.readings[0].places)
 
     @cached_property
     def type_growth(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
         """(type, objects in each compared snapshot, shallow bytes in each), by growth of bytes."""
-        totals = [growing.type_totals(graph) for graph in self.compared]
+        totals = [reading.types for reading in self.readings]
         names = set().union(*totals) if totals else set()
         rows = [(name, tuple(each.get(name, (0, 0))[0] for each in totals), tuple(each.get(name, (0, 0))[1] for each in totals))
                 for name in names]
@@ -220,11 +279,11 @@ class Case:
     @property
     def collector(self) -> dict[str, Any]:
         """What the last snapshot says of the garbage collector (done.json, "gc")."""
-        gc: dict[str, Any] = self.last.info.get("gc", {})
+        gc: dict[str, Any] = self.compared[-1].info.get("gc", {})
         return gc
 
     @property
     def full_collections(self) -> int | None:
         """How many collections of the oldest generation ran between the first and the last compared snapshot."""
-        first, last = (graph.info.get("sample", {}).get("gc_collections2") for graph in (self.compared[0], self.last))
+        first, last = (graph.info.get("sample", {}).get("gc_collections2") for graph in (self.compared[0], self.compared[-1]))
         return None if first is None or last is None else int(last - first)

@@ -2,30 +2,11 @@
  *
  * Every function has a twin of the same name in _graph_python.py with identical results; what the arguments mean is said
  * there. Edges are in compressed rows: node i holds edge_target[edge_start[i] .. edge_start[i + 1]). Nodes are uint32.
- * Arrays come in through the buffer protocol and results go into arrays that the caller made, so numpy is not needed to
+ * The passes over columns are in _columns.c. Arrays come in through the buffer protocol and results go into arrays that the caller made, so numpy is not needed to
  * build this file. All loops are iterative (a linked list of a million nodes is a normal heap) and run without the GIL;
  * the caller must not change the arrays meanwhile.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define NONE UINT32_MAX /* no node, not visited, no component */
-
-enum { OK, OUT_OF_MEMORY, BAD_EDGES, BAD_NODE };
-
-typedef struct {
-    uint32_t n;
-    uint64_t edges;
-    const uint64_t *start;
-    const uint32_t *target;
-} Graph;
-
-static void *array(uint64_t count, size_t size) { return malloc(count ? count * size : 1); }
-
-static void *zeros(uint64_t count, size_t size) { return calloc(count ? count : 1, size); }
+#include "_graph.h"
 
 /* The lengths of the buffers are checked by graph_from, what is in them here: an index out of range would be a wild read. */
 static int check(const Graph *g) {
@@ -293,7 +274,7 @@ static uint64_t order_of(const Taste *t, uint64_t e) {
 
 /* The next level is complete before it is expanded, so the best edge of a level wins, whichever came first. */
 static int expand(const Graph *g, const Taste *t, uint8_t pass, const uint32_t *frontier, uint64_t count,
-                  int64_t *parent_edge, int32_t *root, int32_t *depth) {
+                  int64_t *parent_edge, int32_t *parent, int32_t *root, int32_t *depth) {
     int rc = check_nodes(frontier, count, g->n);
     if (rc) return rc;
     uint32_t *queue = array(g->n, sizeof *queue), head = 0, tail = 0;
@@ -320,6 +301,7 @@ static int expand(const Graph *g, const Taste *t, uint8_t pass, const uint32_t *
                     continue;
                 }
                 parent_edge[w] = (int64_t)e;
+                parent[w] = (int32_t)v;
                 root[w] = root[v];
                 depth[w] = level + 1;
             }
@@ -331,10 +313,7 @@ static int expand(const Graph *g, const Taste *t, uint8_t pass, const uint32_t *
 
 /* --- the module --------------------------------------------------------------------------------------------------- */
 
-#define COUNT(view, type) ((uint64_t)(view).len / sizeof(type))
-
-/* Fill in `g` from the two buffers of edges; BAD_EDGES if they cannot be those of one graph. */
-static int graph_from(Graph *g, const Py_buffer *start, const Py_buffer *target) {
+int graph_from(Graph *g, const Py_buffer *start, const Py_buffer *target) {
     uint64_t rows = COUNT(*start, uint64_t);
     if (rows == 0 || rows > INT32_MAX) return BAD_EDGES;
     g->n = (uint32_t)(rows - 1);
@@ -344,12 +323,12 @@ static int graph_from(Graph *g, const Py_buffer *start, const Py_buffer *target)
     return g->edges < NONE ? check(g) : BAD_EDGES;
 }
 
-static void release(Py_buffer *views, int count) {
+void release(Py_buffer *views, int count) {
     for (int i = 0; i < count; i++)
         if (views[i].obj) PyBuffer_Release(&views[i]);
 }
 
-static int raise_for(int rc) {
+int raise_for(int rc) {
     if (rc == OUT_OF_MEMORY) PyErr_NoMemory();
     if (rc == BAD_EDGES) PyErr_SetString(PyExc_ValueError, "edge_start and edge_target are not the edges of one graph");
     if (rc == BAD_NODE) PyErr_SetString(PyExc_ValueError, "an array is of another length than the graph, or holds no node of it");
@@ -430,10 +409,10 @@ static PyObject *py_retained(PyObject *Py_UNUSED(self), PyObject *args) {
 }
 
 static PyObject *py_expand(PyObject *Py_UNUSED(self), PyObject *args) {
-    Py_buffer v[10] = {{0}};
+    Py_buffer v[11] = {{0}};
     unsigned char pass;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*by*w*w*w*", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &pass, &v[6], &v[7],
-                          &v[8], &v[9]))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*by*w*w*w*w*", &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &pass, &v[6], &v[7],
+                          &v[8], &v[9], &v[10]))
         return NULL;
     Graph g;
     Taste t = {v[2].buf, v[3].buf, v[4].buf, (uint32_t)v[4].len, v[5].buf};
@@ -441,11 +420,12 @@ static PyObject *py_expand(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     rc = graph_from(&g, &v[0], &v[1]);
     if (rc == OK && (COUNT(v[2], uint32_t) != g.edges || COUNT(v[3], uint32_t) != t.strings || v[5].len != 96 ||
-                     COUNT(v[7], int64_t) != g.n || COUNT(v[8], int32_t) != g.n || COUNT(v[9], int32_t) != g.n))
+                     COUNT(v[7], int64_t) != g.n || COUNT(v[8], int32_t) != g.n || COUNT(v[9], int32_t) != g.n ||
+                     COUNT(v[10], int32_t) != g.n))
         rc = BAD_NODE;
-    if (rc == OK) rc = expand(&g, &t, pass, v[6].buf, COUNT(v[6], uint32_t), v[7].buf, v[8].buf, v[9].buf);
+    if (rc == OK) rc = expand(&g, &t, pass, v[6].buf, COUNT(v[6], uint32_t), v[7].buf, v[8].buf, v[9].buf, v[10].buf);
     Py_END_ALLOW_THREADS
-    release(v, 10);
+    release(v, 11);
     if (raise_for(rc)) return NULL;
     Py_RETURN_NONE;
 }
@@ -464,4 +444,8 @@ static struct PyModuleDef module = {
     methods, NULL, NULL, NULL, NULL,
 };
 
-PyMODINIT_FUNC PyInit__graph(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__graph(void) {
+    PyObject *made = PyModule_Create(&module);
+    if (made && PyModule_AddFunctions(made, column_methods)) Py_CLEAR(made);
+    return made;
+}

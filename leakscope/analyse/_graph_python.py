@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from leakscope.analyse._columns_python import border, class_sums, classify, order_by, outside, path_keys, sums_by
 from leakscope.heap import layout
 from leakscope.heap.graph import Array
+
+__all__ = ["border", "class_sums", "classify", "components", "dominators", "expand", "order_by", "outside", "path_keys",
+           "reach", "retained", "sums_by"]
 
 
 def reach(
@@ -195,7 +199,7 @@ def retained(idom: Array, sizes: Array, bytes_out: Array) -> None:
 
 
 def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_order: Array, string_pass: Array, kinds: Array,
-           last_pass: int, frontier: Array, parent_edge: Array, root: Array, depth: Array) -> None:
+           last_pass: int, frontier: Array, parent_edge: Array, parent: Array, root: Array, depth: Array) -> None:
     """Claim, breadth first from `frontier`, all nodes that nobody has claimed (`root` < 0), for the root of who reaches them.
 
     A level is complete before the next one starts: of several edges of one level into a node the one wins whose kind comes
@@ -208,7 +212,7 @@ def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_orde
         kinds: (3, 32) u1, for each kind its order, its first pass, and whether its value is a string.
         last_pass: edges of a later pass are left alone.
         frontier: claimed nodes, u4, in rising `depth`.
-        parent_edge, root, depth: (N,) i8, i4, i4; read and extended.
+        parent_edge, parent, root, depth: (N,) i8, i4, i4, i4; read and extended. `parent` is the holder at `parent_edge`.
     """
     if _check(edge_start, edge_target, frontier) != len(parent_edge) or len(edge_label) != len(edge_target):
         raise ValueError("an array is of another length than the graph")
@@ -219,7 +223,7 @@ def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_orde
     allowed = ((kinds[1][kind] <= last_pass) & ~(named & (string_pass[value] > last_pass))).tolist()
     text_order = np.where(named, string_order[value], edge_label & layout.EDGE_VALUE_MASK)
     order = (kinds[0][kind].astype(np.int64) << 32 | text_order).tolist()
-    edge_of, root_of, depth_of = parent_edge.tolist(), root.tolist(), depth.tolist()
+    edge_of, holder_of, root_of, depth_of = parent_edge.tolist(), parent.tolist(), root.tolist(), depth.tolist()
     mine, coming, found = bytearray(len(root_of)), frontier.tolist()[::-1], list[int]()
     while coming or found:
         level = depth_of[found[0] if found else coming[-1]]
@@ -241,8 +245,8 @@ def expand(edge_start: Array, edge_target: Array, edge_label: Array, string_orde
                     found.append(held)
                 elif order[edge] >= order[edge_of[held]]:
                     continue
-                edge_of[held], root_of[held], depth_of[held] = edge, root_of[holder], level + 1
-    parent_edge[:], root[:], depth[:] = edge_of, root_of, depth_of
+                edge_of[held], holder_of[held], root_of[held], depth_of[held] = edge, holder, root_of[holder], level + 1
+    parent_edge[:], parent[:], root[:], depth[:] = edge_of, holder_of, root_of, depth_of
 
 
 def _check(edge_start: Array, edge_target: Array, nodes: Array | None = None) -> int:

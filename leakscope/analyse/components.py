@@ -72,8 +72,8 @@ def _shapes(graph: HeapGraph, component: Array) -> list[tuple[Array, int, Array]
     inside = np.flatnonzero(component >= 0)
     size = np.bincount(component[inside])
     cyclic = size > 1
-    to_itself = graph.edge_target[graph.edge_target == graph.edge_source]
-    cyclic[component[to_itself][component[to_itself] >= 0]] = True
+    edges, holders = graph.edge_numbers(inside)
+    cyclic[component[holders[graph.edge_target[edges] == holders]]] = True
     members = inside[cyclic[component[inside]]]
     if not len(members):
         return []
@@ -87,8 +87,9 @@ def _shapes(graph: HeapGraph, component: Array) -> list[tuple[Array, int, Array]
     groups = np.split(members[order], np.flatnonzero(np.diff(shape[row][order])) + 1)
     shapes = []
     for group in groups:
-        smallest = min(np.unique(component[group]).tolist(), key=lambda number: (size[number], number))
-        shapes.append((group, len(np.unique(component[group])), group[component[group] == smallest]))
+        numbers = np.unique(component[group])
+        smallest = numbers[np.argmin(size[numbers])]
+        shapes.append((group, len(numbers), group[component[group] == smallest]))
     return sorted(shapes, key=lambda found: (-len(found[0]), int(found[0][0])))
 
 
@@ -145,7 +146,7 @@ def _cheapest(graph: HeapGraph, component: Array, start: int, left: int) -> tupl
 
 def _way_back(graph: HeapGraph, came_by: dict[int, int], start: int) -> tuple[int, ...]:
     edges = [came_by[start]]
-    while (holder := int(graph.edge_source[edges[-1]])) != start:
+    while (holder := graph.holder(edges[-1])) != start:
         edges.append(came_by[holder])
     return tuple(reversed(edges))
 
@@ -169,4 +170,4 @@ def _as_read(graph: HeapGraph, edges: tuple[int, ...]) -> tuple[tuple[str, int, 
 def _turned(graph: HeapGraph, edges: tuple[int, ...]) -> tuple[int, ...]:
     """The same cycle from another start: an instance if there is one, the first by name of type and edge."""
     turns = [edges[step:] + edges[:step] for step in range(len(edges))]
-    return min(turns, key=lambda turn: (not is_instance(graph, int(graph.edge_source[turn[0]])), _as_read(graph, turn), turn))
+    return min(turns, key=lambda turn: (not is_instance(graph, graph.holder(turn[0])), _as_read(graph, turn), turn))

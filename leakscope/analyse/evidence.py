@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from leakscope.analyse import naming, retention
 from leakscope.analyse.dominators import device_name
-from leakscope.analyse.growth import Accumulation, Growth, PathTable, masked_text, member_nodes
+from leakscope.analyse.growth import Accumulation, Growth, PathTable, masked_text
 from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.retention import Retention
@@ -64,11 +64,11 @@ def naming_of_root(graph: HeapGraph, tree: Tree, pile: Accumulation, found: Path
     return found.text
 
 
-def _edges_up(graph: HeapGraph, tree: Tree, node: int, most: int) -> list[int]:
+def _edges_up(tree: Tree, node: int, most: int) -> list[int]:
     """The node and up to `most` nodes above it in the tree."""
     nodes = [node]
-    while len(nodes) <= most and tree.parent_edge[nodes[-1]] >= 0:
-        nodes.append(graph.edge(int(tree.parent_edge[nodes[-1]])).source)
+    while len(nodes) <= most and tree.parent[nodes[-1]] >= 0:
+        nodes.append(int(tree.parent[nodes[-1]]))
     return nodes
 
 
@@ -76,7 +76,7 @@ def shape(graph: HeapGraph, tree: Tree, pile: Accumulation, path: Path) -> str:
     """One of the shapes of detectors/_piles.py."""
     if path.root_kind == "c-held":
         return "c-held"
-    above = _edges_up(graph, tree, pile.member_node, 2)
+    above = _edges_up(tree, pile.member_node, 2)
     if any(graph.kind[node] == _KIND["cache"] for node in above[1:]):
         return "cache"
     if path.root_kind in ("atexit", "signal") or _REGISTRIES.search(path.text) and not path.text.startswith("__main__"):
@@ -90,7 +90,7 @@ def shape(graph: HeapGraph, tree: Tree, pile: Accumulation, path: Path) -> str:
 
 def _shape_of_member(graph: HeapGraph, pile: Accumulation) -> str:
     member = pile.member_node
-    inside = [member] if graph.kind[member] else [member, *(edge.target for edge in graph.edges_from(member)[:8])]
+    inside = [member] if graph.kind[member] else [member, *(edge.target for edge in graph.edges_from(member, 8))]
     if any(graph.kind[node] == _KIND["exception"] or graph.type_name(node) == "traceback" for node in inside[:4]):
         return "exception"
     if graph.kind[member] in (_KIND["task"], _KIND["generator"]) or _TASK_TYPES.search(pile.leaked_type):
@@ -106,7 +106,7 @@ def declared_bound(graph: HeapGraph, tree: Tree, pile: Accumulation) -> tuple[in
         return None
     limits = {address: (limit, what) for address, limit, what in graph.bounds}
     limits |= {cache["address"]: (cache["maxsize"], "maxsize") for cache in graph.caches if cache.get("maxsize") is not None}
-    for node in _edges_up(graph, tree, pile.owner_node, 2):
+    for node in _edges_up(tree, pile.owner_node, 2):
         address = int(graph.address[node])
         if address in limits:
             return limits[address]
@@ -117,8 +117,8 @@ def expires_by_age(graph: HeapGraph, tree: Tree, pile: Accumulation) -> bool:
     """True if the object around the container has an attribute that speaks of the age of entries, such as `ttl`."""
     if pile.owner_node < 0:
         return False
-    return any(_AGE.search(edge.text) for node in _edges_up(graph, tree, pile.owner_node, 2)[1:]
-               if graph.kind[node] == _KIND["object"] for edge in graph.edges_from(node)[:32] if edge.kind == layout.ATTRIBUTE)
+    return any(_AGE.search(edge.text) for node in _edges_up(tree, pile.owner_node, 2)[1:]
+               if graph.kind[node] == _KIND["object"] for edge in graph.edges_from(node, 32) if edge.kind == layout.ATTRIBUTE)
 
 
 def hidden_native_growth(layers: Sequence[Layer], least_bytes: int) -> int:
@@ -138,7 +138,7 @@ def hides_native(graph: HeapGraph, pile: Accumulation) -> bool:
         return False
     if carries_autograd(graph, pile):
         return True
-    candidates = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node)[:32])]
+    candidates = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node, 32))]
     return any(_is_extension_type(graph, node) for node in candidates)
 
 
@@ -146,8 +146,8 @@ def carries_autograd(graph: HeapGraph, pile: Accumulation) -> bool:
     """True if the members, or what they hold at once, are tensors with an autograd graph behind them."""
     if pile.is_buffer or graph.kind[pile.member_node] in (_KIND["type"], _KIND["function"], _KIND["module"]):
         return False
-    near = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node)[:32])]
-    return any(edge.text == "grad_fn" for node in near for edge in graph.edges_from(node)[:16])
+    near = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node, 32))]
+    return any(edge.text == "grad_fn" for node in near for edge in graph.edges_from(node, 16))
 
 
 def _is_extension_type(graph: HeapGraph, node: int) -> bool:
@@ -169,7 +169,7 @@ class Proof:
 
     def __init__(self, graph: HeapGraph, table: PathTable, kept: Retention, pile: Accumulation) -> None:
         self.graph, self.table, self.pile = graph, table, pile
-        self.members = np.array([pile.member_node]) if pile.is_buffer else member_nodes(table, pile.member_classes)
+        self.members = np.array([pile.member_node]) if pile.is_buffer else table.nodes_of(pile.member_classes)
         self.retained_bytes = kept.of(self.members)
         owner = np.array([pile.owner_node]) if pile.owner_node >= 0 and pile.owner_count == 1 else self.members
         self.frees_bytes = sum(kept.of(owner).values())
@@ -180,12 +180,12 @@ class Proof:
     def _below(self) -> Array:
         """Nodes below the members in the tree of paths."""
         inside = below_classes(self.table, list(self.pile.member_classes) or [self.pile.owner_class])
-        return np.flatnonzero((self.table.class_of >= 0) & inside[np.maximum(self.table.class_of, 0)])
+        return self.table.nodes_of(np.flatnonzero(inside).tolist())
 
     def layer(self, hidden_bytes: int) -> str:
         """Where most of the bytes lie."""
         nodes = self._below
-        sizes, kinds = self.graph.shallow_bytes[nodes].astype(np.int64), self.graph.kind[nodes]
+        sizes, kinds = self.graph.shallow_bytes[nodes].view(np.int64), self.graph.kind[nodes]
         devices = self.graph.device[nodes]
         parts = Counter({"python": int(sizes[(kinds != _KIND["storage"]) & (kinds != _KIND["mapping"]) & (devices == 0)].sum()),
                          "native": hidden_bytes + int(sizes[(kinds == _KIND["storage"]) & (devices == 0)].sum()),

@@ -33,24 +33,21 @@ class ProgramMemory(NamedTuple):
     is_estimated: bool
 
 
-def program_memory(timeline: Sequence[Sample], pauses: Sequence[Window], most_nodes: int,
-                   block_bytes: float | None) -> ProgramMemory:
+def program_memory(timeline: Sequence[Sample], disturbance_bytes: int, block_bytes: float | None) -> ProgramMemory:
     """Return the memory of the program without our walks.
 
     Args:
-        pauses: when walks in place ran.
-        most_nodes: the objects of the largest walk.
+        timeline: without their steps already (`without_own_steps`).
+        disturbance_bytes: what walks in place may have left behind.
         block_bytes: the mean size of a pymalloc block in the snapshots; None if not known.
     """
-    cleaned = without_own_steps(timeline, pauses)
-    direct = private_memory(cleaned)
-    disturbance = most_nodes * WALK_BYTES if pauses else 0
+    direct = private_memory(timeline)
     grown = direct[-1][1] - direct[0][1] if direct else 0.0
-    if disturbance <= max(NEGLIGIBLE_BYTES, NEGLIGIBLE_SHARE * grown) or block_bytes is None:
+    if disturbance_bytes <= max(NEGLIGIBLE_BYTES, NEGLIGIBLE_SHARE * grown) or block_bytes is None:
         return ProgramMemory(direct, False)
     points = [(sample["t_ns"] / 1e9, float(sample["malloc_used_bytes"] + sample["py_blocks"] * block_bytes
                                            + sample.get("shmem_bytes", 0)))
-              for sample in cleaned if "malloc_used_bytes" in sample and "py_blocks" in sample]
+              for sample in timeline if "malloc_used_bytes" in sample and "py_blocks" in sample]
     return ProgramMemory(points, True) if len(points) >= LEAST_POINTS else ProgramMemory(direct, False)
 
 

@@ -5,19 +5,22 @@ every object the path by which a person would name it, merge siblings (`[*]`), a
 snapshots. An *accumulator* is a path whose number of children per instance rises in every interval; growth is split into
 more entries (blamed here) and larger entries (blamed further down), so only the true place of a branch is blamed.
 
-Everything is level-by-level array work on a breadth-first tree: O(nodes), no Python loop over nodes.
+Everything is work on the columns of a breadth-first tree: O(nodes), no Python loop over nodes.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from leakscope.analyse import kernel
 from leakscope.analyse.paths import Tree
 from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph, TypeName
@@ -29,8 +32,6 @@ LEAST_ENTRIES = 5  # fewer additional objects are start-up, whatever they weigh;
 TUPLE_PLACES = 8  # longer tuples are lists that cannot change; ours
 TYPE_STEPS, TYPE_SHARE = 3, 0.5  # how far below an entry its class is looked for, and with what part of the bytes; ours
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
-_STAR = 0x5851F42D4C957F2D
-_M1, _M2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 
 def masked_text(text: str) -> str:
@@ -42,20 +43,13 @@ def _hash64(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
 
 
-def _mix(left: Array, right: Array) -> Array:
-    with np.errstate(over="ignore"):
-        mixed = (left * _M1) ^ right
-        mixed ^= mixed >> np.uint64(29)
-        result: Array = mixed * _M2
-    return result
-
-
 @dataclass(eq=False)
 class PathTable:
     """The path classes of one snapshot, C of them, sorted by `key`.
 
     `parent` is a row of this table or -1 (a root). `subtree_bytes` counts what hangs below the members in the tree, members
-    included, once each. `example` is the member nearest to the root. `class_of` is (N,), -1 where no root reaches.
+    included, once each. `example` is the member nearest to the root. `class_of` is (N,), -1 where no root reaches; it is
+    empty once the snapshot is no longer needed.
     """
 
     key: Array  # (C,) u8, equal for the same path in every snapshot
@@ -65,90 +59,84 @@ class PathTable:
     subtree_bytes: Array
     length: Array  # (C,) i8 sum of the members' container lengths
     example: Array  # (C,) i8 node
-    class_of: Array  # (N,) i8
+    class_of: Array  # (N,) i4
+
+    @cached_property
+    def _by_class(self) -> tuple[Array, Array]:
+        return kernel.order_by(self.class_of, len(self.key))
+
+    def members(self, row: int) -> Array:
+        """The nodes of a class, ascending."""
+        order, start = self._by_class
+        found: Array = order[int(start[row]):int(start[row + 1])]
+        return found
+
+    def nodes_of(self, rows: Iterable[int]) -> Array:
+        """The nodes of several classes, ascending."""
+        parts = [self.members(int(row)) for row in rows]
+        found: Array = np.sort(np.concatenate(parts)).astype(np.int64) if parts else np.zeros(0, np.int64)
+        return found
+
+    def without_nodes(self) -> PathTable:
+        """The same without the part that is as long as the heap."""
+        return replace(self, class_of=np.zeros(0, np.int32))
 
 
-def _edge_tokens(graph: HeapGraph, edges: Array) -> Array:
-    """Return (len(edges),) u8 tokens of edges: equal for siblings, stable across snapshots."""
-    texts = graph.strings
-    hashes = np.fromiter((_hash64(masked_text(text)) for text in texts), np.uint64, len(texts))
-    # shown keys are quoted; masked ones say a type and a length, and stand for any entry
-    shown = np.fromiter((text[:1] == "'" for text in texts), bool, len(texts))
-    codes = graph.edge_label[edges]
-    kinds, values = codes >> layout.EDGE_KIND_SHIFT, codes & layout.EDGE_VALUE_MASK
-    values = np.where(values < len(texts), values, 0)
-    named = np.isin(kinds, (layout.ATTRIBUTE, layout.LOCAL, layout.CELL, layout.INTERNAL))
-    named |= (kinds == layout.KEY) & shown[values]
-    tokens = np.where(named, hashes[values], np.uint64(_STAR))
-    # the places of a small tuple mean something, those of a list do not
-    tuples = np.fromiter((name.full == "tuple" for name in graph.types), bool, len(graph.types))
-    placed = (kinds == layout.INDEX) & (codes & layout.EDGE_VALUE_MASK < TUPLE_PLACES)
-    placed &= tuples[graph.type_id[graph.edge_source[edges]]]
-    tokens = np.where(placed, (codes & layout.EDGE_VALUE_MASK).astype(np.uint64), tokens)
-    return _mix(tokens, kinds.astype(np.uint64) + np.uint64(1))
+# What tells an edge from its siblings: its name, its name where that is shown, its place in a short tuple; else nothing.
+_NAMING = np.zeros(32, np.uint8)
+_NAMING[[layout.ATTRIBUTE, layout.LOCAL, layout.CELL, layout.INTERNAL]] = kernel.BY_NAME
+_NAMING[layout.KEY] = kernel.BY_SHOWN_NAME  # shown keys are quoted; masked ones say type and length, and stand for any entry
+_NAMING[layout.INDEX] = kernel.BY_PLACE  # the places of a small tuple mean something, those of a list do not
 
 
 def _root_tokens(graph: HeapGraph, tree: Tree, nodes: Array) -> Array:
     """Tokens of root nodes: by kind and label, c-held and garbage ones by their type."""
-    tokens = np.empty(len(nodes), np.uint64)
-    for row, node in enumerate(nodes.tolist()):
+    types = np.fromiter((_hash64(f"unheld|{name.full}") for name in graph.types), np.uint64, len(graph.types))
+    tokens: Array = types[graph.type_id[nodes]]
+    for row in np.flatnonzero((tree.root[nodes] >= 0) & (tree.root[nodes] < len(graph.root_kind))).tolist():
+        node = int(nodes[row])
         root = int(tree.root[node])
-        if 0 <= root < len(graph.root_kind):
-            kind, text = int(graph.root_kind[root]), graph.text(int(graph.root_label[root]))
-            name = graph.node_name(node) if kind != layout.ROOT_KINDS.index("module") else ""
-            tokens[row] = _hash64(f"{kind}|{masked_text(text)}|{masked_text(name)}")
-        else:
-            tokens[row] = _hash64(f"unheld|{graph.type_name(node)}")
+        kind, text = int(graph.root_kind[root]), graph.text(int(graph.root_label[root]))
+        name = graph.node_name(node) if kind != layout.ROOT_KINDS.index("module") else ""
+        tokens[row] = _hash64(f"{kind}|{masked_text(text)}|{masked_text(name)}")
     return tokens
 
 
 def path_table(graph: HeapGraph, tree: Tree) -> PathTable:
     """Return the path classes of a snapshot under a breadth-first tree of it (analyse/paths.py)."""
-    count = graph.node_count
-    depth, parent_edge = tree.depth.astype(np.int64), tree.parent_edge
-    reached = np.flatnonzero(depth >= 0)
-    order = reached[np.argsort(depth[reached], kind="stable")]
-    parent = np.full(count, -1, np.int64)
-    has_parent = parent_edge >= 0
-    parent[has_parent] = graph.edge_source[parent_edge[has_parent]]
-    token = np.zeros(count, np.uint64)
-    inner = np.flatnonzero(has_parent)
-    token[inner] = _edge_tokens(graph, parent_edge[inner])
-    roots = order[parent[order] < 0]
+    count, texts = graph.node_count, graph.strings
+    order, _ = kernel.order_by(tree.depth, int(tree.depth.max(initial=-1)) + 1)
+    token, key = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
+    roots = np.flatnonzero((tree.depth >= 0) & (tree.parent < 0))
     token[roots] = _root_tokens(graph, tree, roots)
-    key = token.copy()
-    bounds = np.searchsorted(depth[order], np.arange(0, int(depth[order[-1]]) + 2)) if len(order) else np.zeros(1, int)
-    for number in range(1, len(bounds) - 1):
-        nodes = order[bounds[number]:bounds[number + 1]]
-        above = parent[nodes]
-        same = (token[nodes] == token[above]) & (graph.type_id[nodes] == graph.type_id[above])
-        fold = same if number < FOLDED_DEPTH else np.ones(len(nodes), bool)
-        key[nodes] = np.where(fold, key[above], _mix(key[above], token[nodes]))
-    return _summed(graph, order, parent, key, bounds)
+    kernel.active.path_keys(
+        order, tree.parent, tree.parent_edge, kernel.column(graph.edge_label, "<u4"), tree.depth,
+        kernel.column(graph.type_id, "<u4"), np.fromiter((_hash64(masked_text(text)) for text in texts), np.uint64, len(texts)),
+        np.fromiter((text[:1] == "'" for text in texts), np.uint8, len(texts)),
+        np.fromiter((name.full == "tuple" for name in graph.types), np.uint8, len(graph.types)), _NAMING, TUPLE_PLACES,
+        FOLDED_DEPTH, token, key)
+    return _summed(graph, tree, order, key)
 
 
-def _summed(graph: HeapGraph, order: Array, parent: Array, key: Array, bounds: Array) -> PathTable:
-    """Sum members, bytes and lengths by key."""
-    subtree = graph.shallow_bytes.astype(np.int64)
-    for number in range(len(bounds) - 2, 0, -1):
-        nodes = order[bounds[number]:bounds[number + 1]]
-        np.add.at(subtree, parent[nodes], subtree[nodes])
-    keys, first, inverse = np.unique(key[order], return_index=True, return_inverse=True)
-    class_of = np.full(graph.node_count, -1, np.int64)
-    class_of[order] = inverse
-    example = order[first]
-    above = parent[example]
-    class_parent = np.where(above >= 0, class_of[above], -1)
-    # a folded path (a linked list) counts what hangs below its first member only
-    top = (parent[order] < 0) | (class_of[parent[order]] != inverse)
-    size = len(keys)
-
-    def total(values: Array, where: Array | slice = slice(None)) -> Array:
-        sums: Array = np.bincount(inverse[where], weights=values[where].astype(np.float64), minlength=size)
-        return sums.astype(np.int64)
-
-    return PathTable(keys, class_parent, np.bincount(inverse, minlength=size), total(graph.shallow_bytes[order]),
-                     total(subtree[order], top), total(graph.length[order]), example, class_of)
+def _summed(graph: HeapGraph, tree: Tree, order: Array, key: Array) -> PathTable:
+    """Sum members, bytes and lengths by key; a folded path (a linked list) counts what hangs below its first member only."""
+    class_of = np.empty(graph.node_count, np.int32)
+    size = kernel.active.classify(order, key, class_of)
+    numbers = class_of[order]
+    example = np.empty(size, np.int64)
+    example[numbers[::-1]] = order[::-1]  # the first one is written last
+    keys = key[example]
+    sorted_rows = np.argsort(keys, kind="stable")
+    place = np.empty(size + 1, np.int32)
+    place[sorted_rows], place[-1] = np.arange(size), -1
+    class_of = place[class_of]  # -1 stays -1
+    example = example[sorted_rows]
+    sums = [np.zeros(size, np.int64) for _ in range(4)]
+    kernel.active.class_sums(order, tree.parent, class_of, kernel.column(graph.shallow_bytes, "<u8"),
+                             kernel.column(graph.length, "<u4"), *sums)
+    above = tree.parent[example]
+    return PathTable(keys[sorted_rows], np.where(above >= 0, class_of[above], -1).astype(np.int64), sums[0], sums[1], sums[2],
+                     sums[3], example, class_of)
 
 
 @dataclass(eq=False)
@@ -275,30 +263,44 @@ def _buffers(graph: HeapGraph, growth: Growth, least_bytes: int, taken: set[int]
     return found
 
 
-def same_containers(graphs: list[HeapGraph], most: int = 40) -> list[tuple[int, tuple[int, ...]]]:
+@dataclass(eq=False)
+class Containers:
+    """The containers of one snapshot by address: (K,) each; `type_key` says the same type in every snapshot."""
+
+    address: Array
+    type_key: Array
+    length: Array
+    node: Array
+
+
+def containers(graph: HeapGraph) -> Containers:
+    """Return the containers that hold something."""
+    nodes = np.flatnonzero((graph.length > 0) & (graph.address > 0))
+    nodes = nodes[np.argsort(graph.address[nodes], kind="stable")]
+    keys = np.fromiter((_hash64(name.full) for name in graph.types), np.uint64, len(graph.types))
+    return Containers(graph.address[nodes], keys[graph.type_id[nodes]], graph.length[nodes].astype(np.int64), nodes)
+
+
+def same_containers(tables: list[Containers], most: int = 40) -> list[tuple[int, tuple[int, ...]]]:
     """Return (node of the last snapshot, length in each) of the containers that got longer in every interval.
 
     A container is the same where address and type are: an address alone is used again within seconds. This finds a pile whose
     path changes from one snapshot to the next, such as one that is held by whatever function is running. Longest growth first.
     """
-    first, last = graphs[0], graphs[-1]
-    nodes = np.flatnonzero((last.length > 0) & (last.address > 0))
-    lengths = [last.length[nodes].astype(np.int64)]
-    for graph in reversed(graphs[:-1]):
-        order = np.argsort(graph.address, kind="stable")
-        place = np.minimum(np.searchsorted(graph.address[order], last.address[nodes]), graph.node_count - 1)
-        found = order[place]
-        same = graph.address[found] == last.address[nodes]
-        same &= _type_keys(graph)[graph.type_id[found]] == _type_keys(last)[last.type_id[nodes]]
-        lengths.append(np.where(same, graph.length[found], -1).astype(np.int64))
-    table = np.array(lengths[::-1])
-    rising = np.flatnonzero((table[0] >= 0) & _rises(table)) if first is not last else np.zeros(0, np.int64)
-    rising = rising[np.argsort(table[0, rising] - table[-1, rising], kind="stable")][:most]
-    return [(int(nodes[each]), tuple(table[:, each].tolist())) for each in rising]
-
-
-def _type_keys(graph: HeapGraph) -> Array:
-    return np.fromiter((_hash64(name.full) for name in graph.types), np.uint64, len(graph.types))
+    last = tables[-1]
+    if len(tables) < 2 or not len(last.node):
+        return []
+    lengths = []
+    for table in tables[:-1]:
+        if not len(table.node):
+            return []
+        place = np.minimum(np.searchsorted(table.address, last.address), len(table.node) - 1)
+        same = (table.address[place] == last.address) & (table.type_key[place] == last.type_key)
+        lengths.append(np.where(same, table.length[place], -1))
+    found = np.array([*lengths, last.length])
+    rising = np.flatnonzero((found[0] >= 0) & _rises(found))
+    rising = rising[np.lexsort((last.node[rising], found[0, rising] - found[-1, rising]))][:most]
+    return [(int(last.node[each]), tuple(found[:, each].tolist())) for each in rising]
 
 
 def of_container(graph: HeapGraph, table: PathTable, node: int, counts: tuple[int, ...],
@@ -321,8 +323,7 @@ def dominant_type(graph: HeapGraph, table: PathTable, row: int) -> str:
 
 
 def _dominant(graph: HeapGraph, table: PathTable, row: int) -> TypeName:
-    members = np.flatnonzero(table.class_of == row)
-    return graph.types[int(np.bincount(graph.type_id[members]).argmax())]
+    return graph.types[int(np.bincount(graph.type_id[table.members(row)]).argmax())]
 
 
 def leaked_type(graph: HeapGraph, table: PathTable, rows: list[int]) -> str:
@@ -348,16 +349,10 @@ def leaked_type(graph: HeapGraph, table: PathTable, rows: list[int]) -> str:
     return entry.full
 
 
-def member_nodes(table: PathTable, rows: tuple[int, ...]) -> Array:
-    """The nodes of path classes, ascending."""
-    nodes: Array = np.flatnonzero(np.isin(table.class_of, rows))
-    return nodes
-
-
 def type_totals(graph: HeapGraph) -> dict[str, tuple[int, int]]:
     """Return (objects, shallow bytes) by full type name."""
-    count = np.bincount(graph.type_id, minlength=len(graph.types))
-    size = np.bincount(graph.type_id, weights=graph.shallow_bytes.astype(np.float64), minlength=len(graph.types))
+    count, size = np.zeros(len(graph.types), np.int64), np.zeros(len(graph.types), np.int64)
+    kernel.active.sums_by(kernel.column(graph.type_id, "<u4"), kernel.column(graph.shallow_bytes, "<u8"), count, size)
     totals: dict[str, tuple[int, int]] = {}
     for row in np.flatnonzero(count).tolist():
         name = graph.types[row].full

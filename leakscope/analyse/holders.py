@@ -51,7 +51,7 @@ def holders(graph: HeapGraph, nodes: Array) -> list[Holder]:
     groups: dict[str, list[int]] = {}
     paths: dict[str, Path] = {}
     for node in nodes[:MOST_NAMED].tolist():
-        edges = path_to(graph, tree, node)
+        edges = path_to(tree, node)
         start = naming.root_text(graph, int(tree.root[node]), int(tree.start[node]))
         text = naming.path_text(graph, start, edges)
         groups.setdefault(text, []).append(node)

@@ -7,7 +7,10 @@ from types import ModuleType
 import numpy as np
 
 from leakscope.analyse import _graph_python
+from leakscope.analyse._columns_python import ANY, BY_NAME, BY_PLACE, BY_SHOWN_NAME
 from leakscope.heap.graph import Array
+
+__all__ = ["ANY", "BY_NAME", "BY_PLACE", "BY_SHOWN_NAME", "active", "column", "edges", "mask", "nodes", "order_by"]
 
 try:
     from leakscope.analyse import _graph
@@ -30,3 +33,18 @@ def nodes(rows: Array) -> Array:
 def mask(chosen: Array | None) -> Array | None:
     """A boolean mask as bytes, or None."""
     return None if chosen is None else np.ascontiguousarray(chosen, dtype=np.bool_).view(np.uint8)
+
+
+def column(values: Array, dtype: str) -> Array:
+    """A column as the inner loops want it; no copy where it is so already."""
+    return np.ascontiguousarray(values, dtype=dtype)
+
+
+def order_by(values: Array, groups: int) -> tuple[Array, Array]:
+    """Return the rows of `values` (N,) i4 by value, those of -1 left out, and where each of the values 0 .. groups - 1 begins.
+
+    (M,) u4 and (groups + 1,) u8; in time linear in N + groups.
+    """
+    order, start = np.empty(int((values >= 0).sum()), np.uint32), np.empty(groups + 1, np.uint64)
+    active.order_by(column(values, "<i4"), order, start)
+    return order, start

@@ -36,6 +36,7 @@ class Tree:
     """One path to every node.
 
     `parent_edge` (N,) int64: number of the edge that leads to the node; -1 where a path begins.
+    `parent` (N,) int32: the node where that edge begins; -1 where a path begins.
     `root` (N,) int32: row of the named root; -1 for what only C code holds and for garbage.
     `depth` (N,) int32: edges on the path.
     `start` (N,) int32: the node where the path begins.
@@ -43,6 +44,7 @@ class Tree:
     """
 
     parent_edge: Array
+    parent: Array
     root: Array
     depth: Array
     start: Array
@@ -80,12 +82,12 @@ def best_tree(graph: HeapGraph, ranks: Array, claimed_first: Array | None = None
     return claims.tree(first_of_c, first_of_garbage)
 
 
-def path_to(graph: HeapGraph, tree: Tree, node: int) -> list[int]:
+def path_to(tree: Tree, node: int) -> list[int]:
     """Return the edge numbers of the path to a node, root first; empty for the root itself."""
     edges = []
     while (edge := int(tree.parent_edge[node])) >= 0:
         edges.append(edge)
-        node = int(graph.edge_source[edge])
+        node = int(tree.parent[node])
     return edges[::-1]
 
 
@@ -103,6 +105,7 @@ class _Claims:
         self.graph = graph
         self.start, self.target = kernel.edges(graph.edge_start, graph.edge_target)
         self.parent_edge = np.full(graph.node_count, -1, dtype=np.int64)
+        self.parent = np.full(graph.node_count, -1, dtype=np.int32)
         self.root = np.full(graph.node_count, -1, dtype=np.int32)
         self.depth = np.full(graph.node_count, -1, dtype=np.int32)
         self.begun: list[Array] = []  # nodes of roots without a name
@@ -166,13 +169,13 @@ class _Claims:
         kinds[:named] = self.graph.root_kind
         kinds[first_of_c:first_of_garbage] = _C_HELD
         root = np.where(self.root < named, self.root, -1).astype(np.int32)
-        return Tree(self.parent_edge, root, self.depth, starts[self.root], kinds[self.root])
+        return Tree(self.parent_edge, self.parent, root, self.depth, starts[self.root], kinds[self.root])
 
     def _border(self) -> Array:
         """Claimed nodes that hold an unclaimed one, nearest to their root first."""
-        holds_unclaimed = np.zeros(self.graph.node_count, dtype=bool)
-        holds_unclaimed[self.graph.edge_source[self.root[self.target] < 0]] = True
-        holders = np.flatnonzero(holds_unclaimed & (self.root >= 0))
+        holds_unclaimed = np.empty(self.graph.node_count, dtype=np.uint8)
+        kernel.active.border(self.start, self.target, self.root, holds_unclaimed)
+        holders = np.flatnonzero(holds_unclaimed)
         border: Array = holders[np.argsort(self.depth[holders], kind="stable")]
         return border
 
@@ -180,4 +183,5 @@ class _Claims:
         if len(frontier):
             kernel.active.expand(
                 self.start, self.target, np.ascontiguousarray(self.graph.edge_label, dtype=np.uint32), self.string_order,
-                self.string_pass, self.kinds, last_pass, kernel.nodes(frontier), self.parent_edge, self.root, self.depth)
+                self.string_pass, self.kinds, last_pass, kernel.nodes(frontier), self.parent_edge, self.parent, self.root,
+                self.depth)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from weakref import WeakKeyDictionary
+
 import numpy as np
 
 from leakscope.analyse import kernel
 from leakscope.heap.graph import Array, HeapGraph
-from leakscope.heap.layout import IMMORTAL
 
 
 def reachable(edge_start: Array, edge_target: Array, sources: Array, edge_allowed: Array | None = None) -> Array:
@@ -27,32 +30,37 @@ def reachable(edge_start: Array, edge_target: Array, sources: Array, edge_allowe
     return seen.view(np.bool_)
 
 
-def surplus(graph: HeapGraph) -> Array:
-    """Return (N,) int64: references to each node that the graph does not explain.
+def once_per_graph(mask_of: Callable[[HeapGraph], Array]) -> Callable[[HeapGraph], Array]:
+    """Keep what a function finds for as long as the graph lives; nobody may write into it."""
+    known: WeakKeyDictionary[HeapGraph, Array] = WeakKeyDictionary()
 
-    0 where the count says nothing: immortal objects, and nodes that are no objects (address 0). Less than 0 is counted as 0:
-    the target went on while it was looked at. At one instant 0.5 to 2.6 % of a healthy heap have a surplus (types, interned
-    strings, objects that C code holds): compare snapshots before calling it a leak.
-    """
-    incoming = np.bincount(graph.edge_target, minlength=graph.node_count).astype(np.int64)
-    counted = (graph.refcount != IMMORTAL) & (graph.address != 0)
-    return np.where(counted, np.maximum(graph.refcount.astype(np.int64) - incoming, 0), 0)
+    @wraps(mask_of)
+    def kept(graph: HeapGraph) -> Array:
+        if graph not in known:
+            known[graph] = mask_of(graph)
+            known[graph].flags.writeable = False
+        return known[graph]
+
+    return kept
 
 
+@once_per_graph
 def held_from_outside(graph: HeapGraph) -> Array:
     """Return (N,) bool: nodes that something outside the edges of the graph holds.
 
-    Named roots, immortal objects, objects with a surplus, and nodes without a count that no edge holds.
+    Named roots, immortal objects, objects with more references than the graph explains, and nodes without a count that no edge
+    holds. At one instant 0.5 to 2.6 % of a healthy heap have unexplained references (types, interned strings, objects that C
+    code holds): compare snapshots before calling it a leak. A count that is too low says nothing: the target went on while it
+    was looked at.
     """
-    held = surplus(graph) > 0
-    held |= (graph.refcount == IMMORTAL) & (graph.address != 0)
-    without_count = graph.address == 0
-    if without_count.any():
-        held |= without_count & (np.bincount(graph.edge_target, minlength=graph.node_count) == 0)
+    held = np.empty(graph.node_count, dtype=np.uint8)
+    kernel.active.outside(kernel.nodes(graph.edge_target), kernel.column(graph.refcount, "<u4"),
+                          kernel.column(graph.address, "<u8"), held)
     held[graph.root_node] = True
-    return held
+    return held.view(np.bool_)
 
 
+@once_per_graph
 def garbage(graph: HeapGraph) -> Array:
     """Return (N,) bool: nodes that nothing outside holds, directly or through others.
 
@@ -62,9 +70,3 @@ def garbage(graph: HeapGraph) -> Array:
     """
     died = (graph.refcount == 0) & (graph.address != 0)
     return ~reachable(graph.edge_start, graph.edge_target, np.flatnonzero(held_from_outside(graph) | died))
-
-
-def held_by_c(graph: HeapGraph) -> Array:
-    """Return (N,) bool: nodes that no named root reaches, but C code does: those with a surplus, and what they hold."""
-    named = reachable(graph.edge_start, graph.edge_target, graph.root_node)
-    return reachable(graph.edge_start, graph.edge_target, np.flatnonzero(held_from_outside(graph) & ~named)) & ~named

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.analyse import naming
-from leakscope.analyse.components import Cycle, cycles
+from leakscope.analyse import kernel, naming
 from leakscope.analyse.dominators import dominators, retained_by_device
 from leakscope.analyse.paths import Tree, best_tree, path_to
 from leakscope.analyse.reachability import garbage, held_from_outside
@@ -21,6 +19,8 @@ from leakscope.heap.roots import RANK
 from leakscope.model import Path
 
 Array = NDArray[Any]
+
+MOST_HOLDERS = 500  # who else holds an object is looked for among so many; ours: a shared string has millions
 
 _MODULE, _TASK = layout.ROOT_KINDS.index("module"), layout.ROOT_KINDS.index("task")
 
@@ -57,7 +57,7 @@ def path(graph: HeapGraph, tree: Tree, node: int, merged: bool = True, is_owner:
     """The path to a node in words (analyse/naming.py, name_path); None where the tree does not reach it."""
     if tree.depth[node] < 0:
         return None
-    return naming.name_path(graph, int(tree.start[node]), int(tree.root[node]), path_to(graph, tree, node),
+    return naming.name_path(graph, int(tree.start[node]), int(tree.root[node]), path_to(tree, node),
                             kind_of_root(tree, node), merged, is_owner)
 
 
@@ -101,33 +101,17 @@ def entries(graph: HeapGraph, node: int) -> Array:
     return held
 
 
-def garbage_of(graph: HeapGraph) -> Array:
-    """(N,) bool: what nothing outside holds (analyse/reachability.py)."""
-    return garbage(graph)
-
-
 def garbage_bytes(graph: HeapGraph) -> int:
     """What unreachable cycles keep, themselves included."""
     return int(graph.shallow_bytes[garbage(graph)].sum())
 
 
-def garbage_cycles(graph: HeapGraph) -> list[Cycle]:
-    """The unreachable cycles of a snapshot."""
-    return cycles(graph, garbage(graph))
-
-
 def below(graph: HeapGraph, nodes: Array, inside: Array) -> Array:
     """What can be reached from `nodes` without leaving the (N,) bool `inside`, the nodes themselves included."""
-    seen = np.zeros(graph.node_count, bool)
-    queue = deque(int(node) for node in nodes if inside[node])
-    seen[list(queue)] = True
-    while queue:
-        node = queue.popleft()
-        for target in graph.edge_target[graph.edge_start[node]:graph.edge_start[node + 1]].tolist():
-            if inside[target] and not seen[target]:
-                seen[target] = True
-                queue.append(target)
-    return np.flatnonzero(seen)
+    start, target = kernel.edges(graph.edge_start, graph.edge_target)
+    seen = (~inside).view(np.uint8)
+    kernel.active.reach(start, target, kernel.nodes(nodes), None, seen, np.empty(len(nodes), np.uint8))
+    return np.flatnonzero(seen.view(np.bool_) & inside)
 
 
 def own_bytes(graph: HeapGraph, node: int, others: list[int], most_nodes: int = 2000) -> int:
@@ -136,7 +120,7 @@ def own_bytes(graph: HeapGraph, node: int, others: list[int], most_nodes: int = 
     while queue and len(seen) < most_nodes:
         each = queue.pop()
         total += int(graph.shallow_bytes[each])
-        for edge in graph.edges_from(each):
+        for edge in graph.edges_from(each, most_nodes):
             if edge.target not in seen and edge.kind != layout.TYPE and edge.text != "__globals__":
                 seen.add(edge.target)
                 queue.append(edge.target)
@@ -146,12 +130,11 @@ def own_bytes(graph: HeapGraph, node: int, others: list[int], most_nodes: int = 
 def other_holders(graph: HeapGraph, tree: Tree, node: int, most: int = 3) -> list[str]:
     """Who else refers to a node, apart from the path of the tree: owners by name."""
     names: list[str] = []
-    parent = int(graph.edge_source[tree.parent_edge[node]]) if tree.parent_edge[node] >= 0 else -1
-    for edge in graph.edges_to(node):
-        if edge.kind == layout.TYPE or edge.source == parent:
+    for edge in graph.edges_to(node, MOST_HOLDERS):
+        if edge.kind == layout.TYPE or edge.source == tree.parent[node]:
             continue
         held_by = path(graph, tree, edge.source)
-        if held_by is None or tree_contains(graph, tree, edge.source, node):
+        if held_by is None or tree_contains(tree, edge.source, node):
             continue
         name = naming.path_text(graph, held_by.text, []) + naming.edge_text(edge)
         if name not in names:
@@ -161,10 +144,8 @@ def other_holders(graph: HeapGraph, tree: Tree, node: int, most: int = 3) -> lis
     return names
 
 
-def tree_contains(graph: HeapGraph, tree: Tree, node: int, ancestor: int) -> bool:
+def tree_contains(tree: Tree, node: int, ancestor: int) -> bool:
     """True if `ancestor` lies on the tree's path to `node`."""
-    while tree.parent_edge[node] >= 0:
-        if node == ancestor:
-            return True
-        node = graph.edge(int(tree.parent_edge[node])).source
+    while node != ancestor and tree.parent[node] >= 0:
+        node = int(tree.parent[node])
     return node == ancestor

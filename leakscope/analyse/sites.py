@@ -73,11 +73,12 @@ class Origins:
 
     Args:
         graph: the snapshot; with samples, or with the sites of a trace, or without both.
-        first: the first snapshot that it is compared with: what grew since then is the weakest evidence.
+        since_ns: when the first snapshot was taken that it is compared with.
+        before: the live bytes of each place then: what grew since is the weakest evidence.
     """
 
-    def __init__(self, graph: HeapGraph, first: HeapGraph) -> None:
-        self.graph, self.first = graph, first
+    def __init__(self, graph: HeapGraph, since_ns: int, before: Counter[Place]) -> None:
+        self.graph, self.since_ns, self.before = graph, since_ns, before
         self.node = np.minimum(graph.sample_node, graph.node_count)  # N: a block of no known object
 
     def of(self, wanted: Wanted) -> Origin:
@@ -98,8 +99,8 @@ class Origins:
     @cached_property
     def growth(self) -> Counter[Place]:
         """How many bytes more the sampled blocks of each place stand for than in the first snapshot."""
-        grown, before = _places(self.graph, _live_bytes(self.graph)), _places(self.first, _live_bytes(self.first))
-        grown.subtract(before)
+        grown = live_places(self.graph)
+        grown.subtract(self.before)
         return grown
 
     def _bases(self, wanted: Wanted) -> Iterator[tuple[Array, bool, str]]:
@@ -132,7 +133,7 @@ class Origins:
 
     def _new(self, samples: Array) -> Array:
         """Those of the samples that were taken since the first snapshot, if they are enough to count; else all."""
-        new = samples[self.graph.sample_ns[samples] >= self.first.info.get("t_ns", 0)]
+        new = samples[self.graph.sample_ns[samples] >= self.since_ns]
         return new if len(new) >= min(FEW_SAMPLES, len(samples)) else samples
 
     def _weights(self, samples: Array) -> Array:
@@ -156,9 +157,10 @@ class Origins:
         return Origin(found, (f"its allocation site is {sentence}",), few)
 
 
-def _live_bytes(graph: HeapGraph) -> Array:
-    """(rows of sites,) float: the bytes that the samples of each site stand for."""
-    return np.bincount(graph.sample_site, weights=graph.sample_weight.astype(np.float64), minlength=len(graph.sites))
+def live_places(graph: HeapGraph) -> Counter[Place]:
+    """Return the bytes that the samples of each place stand for."""
+    weights = graph.sample_weight.astype(np.float64)
+    return _places(graph, np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
 
 
 def _places(graph: HeapGraph, sizes: Array) -> Counter[Place]:

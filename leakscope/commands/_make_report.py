@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,8 +11,7 @@ from leakscope import plugins, verdict
 from leakscope import session as sessions
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.commands._absence import LOST_CLAIM
-from leakscope.heap.graph import HeapGraph
-from leakscope.heap.load import load
+from leakscope.heap.load import Stored
 from leakscope.model import Confidence, Dismissed, Finding, Gap, Layer, Verdict, VerdictClass
 from leakscope.report import GrowthRow, ProcessInfo, Report, Series, SessionInfo, SnapshotMark
 from leakscope.units import seconds_text
@@ -50,12 +49,14 @@ def build(session: sessions.Session) -> Report:
     skipped: list[str] = []
     for number, process in enumerate(processes):
         timeline = process.timeline()
-        graphs = list(_graphs(process, skipped)) if number < MOST_PROCESSES else []
-        if timeline or graphs:
+        snapshots = process.snapshots() if number < MOST_PROCESSES else []
+        if timeline or snapshots:
             # the last sample of a normal end shows what is left when the program has taken itself apart
             ended = process.status == "complete" and len(timeline) > 2
+            graphs = [Stored(each.path, each.done) for each in snapshots]
             case = Case(graphs, timeline[:-1] if ended else timeline, process.info, _limit(session, timeline))
             examined.append(verdict.Examined(case, *_detected(case)))
+            skipped += [f"A snapshot of process {process.pid} was left out: {sentence}" for sentence in case.damage]
     if not examined:
         return _empty_report(session, processes)
     return _report(session, processes, examined, skipped)
@@ -64,15 +65,6 @@ def build(session: sessions.Session) -> Report:
 def _largest_first(processes: Sequence[sessions.SessionProcess]) -> list[sessions.SessionProcess]:
     """The main process, then those that were observed longest."""
     return sorted(processes, key=lambda each: (each.role != "main", -len(each.timeline()), each.pid))
-
-
-def _graphs(process: sessions.SessionProcess, skipped: list[str]) -> Iterable[HeapGraph]:
-    """The snapshots of a process; a damaged one is left out, and said to be."""
-    for folder in process.snapshots():
-        try:
-            yield load(folder.path)
-        except leakscope.errors.SessionError as error:
-            skipped.append(f"A snapshot of process {process.pid} was left out: {error.sentence}")
 
 
 def _limit(session: sessions.Session, timeline: Sequence[dict[str, Any]]) -> int | None:

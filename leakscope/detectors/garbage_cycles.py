@@ -66,7 +66,7 @@ def reason(case: Case) -> str:
 
 
 def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
-    graph, inside = case.last, retention.garbage_of(case.last)
+    graph, inside = case.last, case.garbage
     sizes = case.garbage_bytes
     weights = []
     for cycle in case.garbage_cycles[:20]:

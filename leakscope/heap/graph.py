@@ -78,6 +78,10 @@ class HeapGraph:
     sample_weight: Array = field(default_factory=lambda: _empty("sample_weight"))
     sample_ns: Array = field(default_factory=lambda: _empty("sample_ns"))
 
+    def load(self) -> HeapGraph:
+        """Itself: it stands where a snapshot on disk may stand, too (heap/load.py)."""
+        return self
+
     @property
     def node_count(self) -> int:
         """N."""
@@ -92,19 +96,6 @@ class HeapGraph:
     def t_s(self) -> float:
         """When the snapshot was taken, in seconds since the session started."""
         return float(self.info.get("t_ns", 0)) / 1e9
-
-    @cached_property
-    def edge_source(self) -> Array:
-        """(E,) u4: the holder of each edge."""
-        counts: Array = np.diff(self.edge_start.astype(np.int64))
-        return np.repeat(np.arange(self.node_count, dtype=np.uint32), counts)
-
-    @cached_property
-    def _incoming(self) -> tuple[Array, Array]:
-        """Edge numbers sorted by the node they point to, and where each node's begin: ((E,), (N + 1,))."""
-        order = np.argsort(self.edge_target, kind="stable").astype(np.uint32)
-        counts = np.bincount(self.edge_target, minlength=self.node_count)
-        return order, np.concatenate(([0], np.cumsum(counts)))
 
     @cached_property
     def index_of(self) -> dict[int, int]:
@@ -129,13 +120,24 @@ class HeapGraph:
         code = int(self.edge_label[number])
         kind, value = code >> layout.EDGE_KIND_SHIFT, code & layout.EDGE_VALUE_MASK
         text = str(value) if kind in (layout.INDEX, layout.STACK) else self.strings[value]
-        return Edge(int(self.edge_source[number]), int(self.edge_target[number]), kind, text)
+        return Edge(self.holder(number), int(self.edge_target[number]), kind, text)
 
-    def edges_from(self, node: int) -> list[Edge]:
-        """What a node holds, in the order of the snapshot."""
-        return [self.edge(number) for number in range(int(self.edge_start[node]), int(self.edge_start[node + 1]))]
+    def holder(self, number: int) -> int:
+        """The node that an edge leaves."""
+        return int(np.searchsorted(self.edge_start, np.uint64(number), side="right")) - 1
 
-    def edges_to(self, node: int) -> list[Edge]:
-        """Who holds a node."""
-        order, start = self._incoming
-        return [self.edge(int(number)) for number in order[start[node]:start[node + 1]]]
+    def edge_numbers(self, nodes: Array) -> tuple[Array, Array]:
+        """The numbers of all edges that leave `nodes`, and the node that each leaves."""
+        first = self.edge_start[nodes].astype(np.int64)
+        count = self.edge_start[np.asarray(nodes, np.int64) + 1].astype(np.int64) - first
+        skipped = np.cumsum(count) - count
+        return np.arange(int(count.sum())) + np.repeat(first - skipped, count), np.repeat(nodes, count)
+
+    def edges_from(self, node: int, most: int | None = None) -> list[Edge]:
+        """What a node holds, in the order of the snapshot, at most `most` of it: a container may hold millions."""
+        first, end = int(self.edge_start[node]), int(self.edge_start[node + 1])
+        return [self.edge(number) for number in range(first, end if most is None else min(end, first + most))]
+
+    def edges_to(self, node: int, most: int | None = None) -> list[Edge]:
+        """Who holds a node, in the order of the snapshot, at most `most` of them. Looks through all edges."""
+        return [self.edge(number) for number in np.flatnonzero(self.edge_target == node)[:most].tolist()]

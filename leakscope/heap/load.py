@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,28 @@ _DTYPES = layout.COLUMNS | layout.SAMPLED_COLUMNS
 # The column that says how many rows another one has; "address" for all the rest.
 _LEADER = {"edge_target": "edge_target", "edge_label": "edge_target", "root_node": "root_node", "root_kind": "root_node",
            "root_label": "root_node"}
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A snapshot on disk; `info` is its done.json."""
+
+    folder: Path
+    info: dict[str, Any]
+
+    def load(self) -> HeapGraph:
+        """Read it; nobody keeps it but the caller. Raises as `load` does."""
+        return load(self.folder)
+
+    @property
+    def node_count(self) -> int:
+        """N, as its done.json says."""
+        return int(self.info.get("node_count", 0))
+
+    @property
+    def t_s(self) -> float:
+        """When it was taken, in seconds since the session started."""
+        return float(self.info.get("t_ns", 0)) / 1e9
 
 
 def load(folder: Path) -> HeapGraph:

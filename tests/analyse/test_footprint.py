@@ -19,14 +19,14 @@ def test_what_our_own_walk_left_behind_is_taken_off():
 
 def test_small_walks_leave_the_kernel_as_the_meter():
     samples = timeline(40, anon_bytes=lambda t: 50 * MIB + t * MIB, shmem_bytes=0)
-    assert not footprint.program_memory(samples, [Window(10.0, 10.1)], 15_000, 64.0).is_estimated
+    assert not footprint.program_memory(samples, 15_000 * footprint.WALK_BYTES, 64.0).is_estimated
 
 
 def test_large_walks_are_replaced_by_the_meters_of_the_allocators():
     # the process never gets larger: it grows into what a walk of a million objects left behind
     samples = timeline(40, anon_bytes=300 * MIB, shmem_bytes=0, malloc_used_bytes=lambda t: 20 * MIB + t * MIB / 2,
                        malloc_free_bytes=0, py_blocks=lambda t: 1_000_000 + t * 8192)
-    memory = footprint.program_memory(samples, [Window(5.0, 8.0)], 1_000_000, 64.0)
+    memory = footprint.program_memory(samples, 1_000_000 * footprint.WALK_BYTES, 64.0)
     assert memory.is_estimated
     trend = layers.memory_trend(memory.points, Window(0.0, 40.0))
     assert trend is not None

@@ -46,7 +46,7 @@ def test_arrays_of_another_length_are_refused_before_anything_is_written(loops, 
         lambda: loops.dominators(start, target, node, short.view(np.int32)),
         lambda: loops.expand(start, target, np.zeros(2, dtype=np.uint32), short, np.zeros(2, dtype=np.uint8),
                              np.zeros((3, 32), dtype=np.uint8), 0, node, np.zeros(2, dtype=np.int64), short.view(np.int32),
-                             short.view(np.int32)),
+                             short.view(np.int32), short.view(np.int32)),
     ]
     with pytest.raises(ValueError, match="graph|length"):
         calls[wrong]()
@@ -57,7 +57,8 @@ def test_a_frontier_that_nobody_has_claimed_claims_nothing(loops):
     start, target = rows([[1, 2], [0], [1]])
     root = np.full(3, -1, dtype=np.int32)
     loops.expand(start, target, np.zeros(3 + 1, dtype=np.uint32), np.zeros(1, dtype=np.uint32), np.zeros(1, dtype=np.uint8),
-                 np.zeros((3, 32), dtype=np.uint8), 0, np.array([0], dtype=np.uint32), np.full(3, -1), root, root.copy())
+                 np.zeros((3, 32), dtype=np.uint8), 0, np.array([0], dtype=np.uint32), np.full(3, -1), root.copy(), root,
+                 root.copy())
     assert root.tolist() == [-1, -1, -1]
 
 
@@ -95,7 +96,7 @@ spec.loader.exec_module(module)
 sys.modules["leakscope.analyse._graph"] = module
 import leakscope.analyse
 leakscope.analyse._graph = module
-tests = ["reachability", "components", "dominators", "paths", "kernel"]
+tests = ["reachability", "components", "dominators", "paths", "columns", "kernel"]
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-k", "not python and not sanitizers and not reload and not twin",
                       *[f"tests/analyse/test_{name}.py" for name in tests]]))
 """
@@ -112,7 +113,7 @@ def test_the_c_loops_are_clean_under_the_address_and_undefined_behaviour_sanitiz
     library = tmp_path / f"_graph{sysconfig.get_config_var('EXT_SUFFIX')}"
     subprocess.run([compiler, "-shared", "-fPIC", "-g", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror",
                     "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{sysconfig.get_paths()['include']}",
-                    str(ROOT / "leakscope/analyse/_graph.c"), "-o", str(library)], check=True, timeout=120)
+                    *map(str, sorted((ROOT / "leakscope/analyse").glob("*.c"))), "-o", str(library)], check=True, timeout=120)
     environment = {**os.environ, "LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": str(ROOT),
                    "PYTHONMALLOC": "malloc"}
     run = subprocess.run([sys.executable, "-c", SANITIZED, str(library)], cwd=ROOT, env=environment, capture_output=True,

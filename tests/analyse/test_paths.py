@@ -26,7 +26,7 @@ def path_of(graph: HeapGraph, type_name: str, **options) -> str:
     """The path to the one node of a type, such as `module app .cache ['x']`; the kind of the root comes first."""
     (node,) = [node for node in range(graph.node_count) if graph.type_name(node) == type_name]
     tree = best_tree(graph, options.pop("ranks", ranks(graph)), **options)
-    edges = path_to(graph, tree, node)
+    edges = path_to(tree, node)
     assert len(edges) == tree.depth[node]
     assert (graph.edge(edges[0]).source if edges else node) == tree.start[node]
     start = int(tree.start[node])
@@ -154,7 +154,7 @@ def test_a_list_of_a_hundred_thousand_links_has_paths_to_its_end():
                 "root_node": graph.root_node, "root_kind": graph.root_kind, "root_label": graph.root_label}
     long = HeapGraph(**columns, strings=graph.strings, types=graph.types)
     tree = best_tree(long, np.array([0]))
-    assert tree.depth[-1] == length - 1 and len(path_to(long, tree, length - 1)) == length - 1
+    assert tree.depth[-1] == length - 1 and len(path_to(tree, length - 1)) == length - 1
 
 
 def shuffled(graph: HeapGraph, seed: int) -> tuple[HeapGraph, np.ndarray]:
@@ -195,8 +195,8 @@ def test_paths_do_not_depend_on_the_order_of_nodes_in_the_snapshot():
         other, place = shuffled(graph, seed)
         after = best_tree(other, ranks(other))
         for node in range(graph.node_count):
-            assert [graph.edge(edge)[2:] for edge in path_to(graph, before, node)] == (
-                [other.edge(edge)[2:] for edge in path_to(other, after, int(place[node]))])
+            assert [graph.edge(edge)[2:] for edge in path_to(before, node)] == (
+                [other.edge(edge)[2:] for edge in path_to(after, int(place[node]))])
 
 
 @EACH
@@ -214,7 +214,7 @@ def test_paths_lead_from_their_root_to_the_node_and_both_inner_loops_agree(data)
     graph = heap("\n".join(lines))
     tree = best_tree(graph, ranks(graph))
     for node in range(count):
-        path = [graph.edge(edge) for edge in path_to(graph, tree, node)]
+        path = [graph.edge(edge) for edge in path_to(tree, node)]
         assert [edge.target for edge in path] == ([edge.source for edge in path] + [node])[1:]
         assert len(path) == tree.depth[node]
         if tree.root[node] >= 0:
@@ -224,5 +224,5 @@ def test_paths_lead_from_their_root_to_the_node_and_both_inner_loops_agree(data)
         twin = best_tree(graph, ranks(graph))
     finally:
         kernel.active = loops
-    for name in ("parent_edge", "root", "depth", "start", "kind"):
+    for name in ("parent_edge", "parent", "root", "depth", "start", "kind"):
         assert getattr(tree, name).tolist() == getattr(twin, name).tolist()

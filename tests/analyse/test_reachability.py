@@ -1,4 +1,4 @@
-"""Reachability, surplus and garbage."""
+"""Reachability, what is held from outside, and garbage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakscope.agent.format import IMMORTAL
-from leakscope.analyse.reachability import garbage, held_by_c, held_from_outside, reachable, surplus
+from leakscope.analyse.reachability import garbage, held_from_outside, reachable
 from tests.analyse.graphs import chain, closure, rows, small
 from tests.heaps import heap
 
@@ -66,31 +66,32 @@ def test_an_unheld_cycle_is_garbage_with_all_that_hangs_on_it_and_a_held_one_is_
     assert types(graph, garbage(graph)) == ["bytes", "sdk.Response", "sdk.StreamParser"]
 
 
-def test_a_cycle_that_c_code_holds_is_no_garbage_and_is_named_as_held_by_c():
+def test_a_cycle_that_c_code_holds_is_no_garbage():
     graph = heap("""
         module app
         garbage node:app.Node refs+1
         node .next -> other:app.Other
         other .back -> node""")
     assert not garbage(graph).any()
-    assert types(graph, held_by_c(graph)) == ["app.Node", "app.Other"]
-    assert surplus(graph)[1:].tolist() == [1, 0]
+    assert held_from_outside(graph)[1:].tolist() == [True, False]
 
 
-def test_what_a_root_reaches_is_not_held_by_c_even_with_a_surplus():
-    graph = heap("module app\napp .x -> x:app.X refs+3")
-    assert not held_by_c(graph).any() and surplus(graph)[1] == 3
-
-
-def test_a_count_below_the_edges_is_a_target_that_went_on_and_no_surplus():
+def test_a_count_below_the_edges_is_a_target_that_went_on_and_no_holder():
     graph = heap("module app\napp .x -> x:app.X refs 0")
-    assert surplus(graph).tolist() == [1, 0] and not garbage(graph).any()
+    assert held_from_outside(graph).tolist() == [True, False] and not garbage(graph).any()
 
 
-def test_immortal_objects_are_held_and_have_no_surplus():
+def test_immortal_objects_are_held():
     graph = heap("garbage x:app.X immortal\nx .y -> app.Y")
     assert graph.refcount[0] == IMMORTAL
-    assert not garbage(graph).any() and surplus(graph)[0] == 0
+    assert not garbage(graph).any() and held_from_outside(graph).tolist() == [True, False]
+
+
+def test_what_was_found_once_is_kept_with_the_graph_and_cannot_be_changed():
+    graph = heap("module app\napp .x -> x:app.X")
+    assert garbage(graph) is garbage(graph)
+    with pytest.raises(ValueError, match="read-only"):
+        garbage(graph)[0] = True
 
 
 def test_a_storage_without_a_count_is_held_by_its_tensor_alone():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakscope.agent import format as layout
-from leakscope.analyse.sites import Origin, Origins, Wanted, is_library, own_frame
+from leakscope.analyse.sites import Origin, Origins, Wanted, is_library, live_places, own_frame
 from leakscope.heap.graph import Array, HeapGraph
 from tests.heaps import address_of, heap
 
@@ -31,7 +31,7 @@ def origin(samples: str, first: str = "", text: str = SHOP, since_s: float = 5.0
     graph = heap(text + samples, t_s=20.0)
     wanted = Wanted(nodes(graph, "order", "parts", "storage"), nodes(graph, "order"),
                     int(nodes(graph, "orders")[0]))
-    return Origins(graph, heap(text + first, t_s=since_s)).of(wanted)
+    return Origins(graph, int(since_s * 1e9), live_places(heap(text + first))).of(wanted)
 
 
 def shown(found: Origin) -> list[tuple[str, int]]:
@@ -154,7 +154,7 @@ def test_traced_objects_need_no_samples():
         orders [*] -> order:shop.Order x30 1KiB site make@app.py:7
         orders [^str:9] -> key:str x30 100B site name@app.py:9
     """)
-    found = Origins(graph, graph).of(Wanted(nodes(graph, "order", "key"), nodes(graph, "order")))
+    found = Origins(graph, 0, live_places(graph)).of(Wanted(nodes(graph, "order", "key"), nodes(graph, "order")))
     assert shown(found) == [("make", 7), ("name", 9)] and not found.doubts
 
 

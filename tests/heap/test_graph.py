@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from leakscope.agent import format as layout
@@ -32,11 +33,17 @@ def test_what_a_node_holds_comes_in_the_order_of_the_snapshot_with_its_names(sho
 def test_who_holds_a_node_is_found_from_the_other_end(shop):
     assert [(shop.node_name(edge.source), edge.text) for edge in shop.edges_to(2)] == [
         ("module app", "order"), ("dict", "'last'")]
-    assert shop.edges_to(0) == []
+    assert shop.edges_to(0) == [] and len(shop.edges_to(2, 1)) == 1
+
+
+def test_of_a_holder_of_many_only_so_many_edges_are_looked_at(shop):
+    assert [edge.text for edge in shop.edges_from(0, 1)] == ["cache"] and len(shop.edges_from(0, 9)) == 2
 
 
 def test_edges_keep_their_holder_number_by_number(shop):
-    assert shop.edge_source.tolist() == [0, 0, 1, 2, 2]
+    assert [shop.holder(number) for number in range(5)] == [0, 0, 1, 2, 2]
+    edges, holders = shop.edge_numbers(np.array([4, 2, 0]))
+    assert edges.tolist() == [3, 4, 0, 1] and holders.tolist() == [2, 2, 0, 0]
     assert shop.edge(2).source == 1 and (shop.node_count, shop.edge_count) == (5, 5)
 
 

@@ -1,0 +1,29 @@
+"""What is kept of a snapshot to compare it with later ones, so that only the last of several large graphs stays in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from leakscope.analyse import growth, layers, retention, sites
+from leakscope.analyse.paths import Tree
+from leakscope.heap.graph import HeapGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Sums of one snapshot: by layer, by type, by path, by container, by allocation site; bytes of unreachable cycles."""
+
+    totals: layers.HeapTotals
+    types: dict[str, tuple[int, int]]
+    table: growth.PathTable
+    containers: growth.Containers
+    places: Counter[sites.Place]
+    garbage_bytes: int
+
+    @classmethod
+    def of(cls, graph: HeapGraph, tree: Tree, is_last: bool) -> Reading:
+        """Read a snapshot under its growth tree; of all but the last the nodes themselves are not needed any more."""
+        table = growth.path_table(graph, tree)
+        return cls(layers.heap_totals(graph), growth.type_totals(graph), table if is_last else table.without_nodes(),
+                   growth.containers(graph), sites.live_places(graph), retention.garbage_bytes(graph))
