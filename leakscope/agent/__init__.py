@@ -84,7 +84,7 @@ def _load_privately():
     sys.path[:] = [entry for entry in before if entry == library or entry == os.path.join(library, "lib-dynload")
                    or entry.endswith(".zip")] or before
     try:
-        for name in ("recorder", "walk", "sites", "devices", "native", "children"):
+        for name in ("recorder", "walk", "probe", "sites", "devices", "native", "children"):
             try:
                 __import__(f"{__name__}.{name}")
             except ImportError:
@@ -104,6 +104,7 @@ def _prepare(boot, is_following):
     _is_prepared = True
     if is_following:
         children.follow(boot)
+    children.before_exec(_before_exec)
     atexit.register(_at_exit)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_born)
     _resume_later()
@@ -125,6 +126,16 @@ def _resume_later():
 
 def _at_exit():
     stop("exit")
+
+
+def _before_exec():
+    # The next program in this process could not know of a child of ours, and would have it as a zombie.
+    try:
+        recorder = _recorder
+        if recorder is not None and recorder.pid == os.getpid():
+            recorder.snapshots.end_child()
+    except Exception:
+        pass
 
 
 def _before_fork():

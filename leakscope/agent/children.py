@@ -97,6 +97,17 @@ def follow(boot):
     _follow_subprocess(given_to("fork_exec"))
 
 
+def before_exec(do):
+    """Have `do()` called before another program takes the place of this one."""
+    def change(args, kwargs):
+        do()
+        return args, kwargs
+
+    for name in ("execv", "execve"):
+        if hasattr(os, name):
+            setattr(os, name, Replacement(getattr(os, name), change))
+
+
 class _Unset(Replacement):
     """`os.unsetenv` that leaves the boot folder in the process's environment."""
 

@@ -26,13 +26,12 @@ _CHANGED_PART = 0.1
 # Before anything was measured here: nanoseconds of a native walk for one block, and of a fork for one page of 4 KiB, with
 # its base (benchmarks/fork_pause.py: 0.15 ms for a bare interpreter, 17 ms for a GB on 2 cores, small pages).
 _WALK_NS, _FORK_NS, _FORK_BASE_NS = 150, 70, 150_000
-_TWIN_NS = 2000  # of the walk in Python for one block
 # The target does not stand still for longer than this because there can be no child.
 _LONGEST_PAUSE_NS = 2 * _SECOND
 # A child has this long, and this many times what the walk should take: it may have to share a core and a slow disk.
 _CHILD_NS, _CHILD_TIMES = 60 * _SECOND, 20
 _KILL_AFTER_NS = 2 * _SECOND  # after its deadline; the child's own timer is earlier
-_MOST_ACCIDENTS = 2
+_MOST_LATE = 2
 # An exit is not held up for longer than this part of the run, or this long where that is more.
 _EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
 _FEW_SNAPSHOTS = 3
@@ -43,8 +42,9 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.02
 class Forked:
     """A snapshot that a child is taking. Times are nanoseconds since the process came up."""
 
-    def __init__(self, index, kind, begun_ns, deadline_ns):
-        self.index, self.kind, self.begun_ns, self.deadline_ns = index, kind, begun_ns, deadline_ns
+    def __init__(self, pid, index, kind, begun_ns, deadline_ns, pause_ns):
+        self.pid, self.index, self.kind = pid, index, kind
+        self.begun_ns, self.deadline_ns, self.pause_ns = begun_ns, deadline_ns, pause_ns
         self.why_killed, self.is_late = None, False
 
 
@@ -63,11 +63,10 @@ class Snapshots:
         self._index = 0
         self._manual = Ladder(keep)
         self._share = None
-        self._accidents = 0
+        self._late_count = 0
         self._walk_ns = _WALK_NS
         self._fork_ns = _FORK_NS
         self._why_no_child = None
-        self._is_twin_next = False
         self.probe, self.why_not_native = _probe()
 
     # --- taking one ---
@@ -107,9 +106,8 @@ class Snapshots:
             return self._left_out(refusal, begun_ns)
         row = row or self._recorder.timeline.row(is_whole=True)
         tracer = self._recorder.windows.tracer()
-        if self.probe is None or tracer is not None or self._is_twin_next:
-            self._is_twin_next = False
-            return self._walk(kind, row, begun_ns, tracer, is_native=False)
+        if self.probe is None or tracer is not None:
+                return self._walk(kind, row, begun_ns, tracer, is_native=False)
         if self._is_child_better(row) and self._fork(kind, row, begun_ns):
             return None
         if self._in_place_ns() > _LONGEST_PAUSE_NS and kind in ("ladder", "limit"):
@@ -194,9 +192,9 @@ class Snapshots:
         deadline_ns = max(_CHILD_NS, _CHILD_TIMES * self._in_place_ns())
         folder, t_ns = self._start()
         try:
-            pause_ns = self.probe.fork(folder, self._index, kind, t_ns, own=self._recorder.own(), sample=row,
-                                       deadline_ns=monotonic_ns() + deadline_ns,
-                                       max_bytes=self._options.get("max_memory_bytes") or 0)
+            pid, pause_ns = self.probe.fork(folder, self._index, kind, t_ns, own=self._recorder.own(), sample=row,
+                                            deadline_ns=monotonic_ns() + deadline_ns,
+                                            max_bytes=self._options.get("max_memory_bytes") or 0)
         except OSError as error:
             self._files.remove_snapshot(self._index)
             if error.errno not in (errno.EAGAIN, errno.ENOMEM, errno.EALREADY):
@@ -204,7 +202,7 @@ class Snapshots:
             self._files.note(f"The system gave no process for a snapshot ({error.strerror}), so it was taken in place: the "
                              "program stood still meanwhile.")
             return False
-        self.forked = Forked(self._index, kind, begun_ns, begun_ns + deadline_ns)
+        self.forked = Forked(pid, self._index, kind, begun_ns, begun_ns + deadline_ns, pause_ns)
         self._recorder.timeline.is_shared = True
         pages = row.get("rss_bytes", 0) >> 12
         if pages > 1 << 14:  # 64 MiB: below that the base is most of it
@@ -226,7 +224,7 @@ class Snapshots:
         try:
             result = self.probe.forked()
         except OSError:  # fetched by nobody knows whom
-            result = {"error": 0, "reason": "", "signal": 0, "cpu_ns": 0, "pause_ns": 0}
+            result = {"signal": 0, "cpu_ns": 0}
         if result is None:
             if self._recorder.elapsed_ns() > forked.deadline_ns + _KILL_AFTER_NS:
                 forked.is_late = True
@@ -236,7 +234,7 @@ class Snapshots:
         self._recorder.timeline.is_shared = False
         ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
         done = self._read_done(forked.index)
-        cost_ns = result["pause_ns"] + result["cpu_ns"] // available_cores()
+        cost_ns = forked.pause_ns + result["cpu_ns"] // available_cores()
         self._recorder.ladder.postponed(forked.begun_ns, ended_ns, cost_ns)
         self._recorder.windows.snapshot_taken(ended_ns)
         if done is None:
@@ -247,21 +245,19 @@ class Snapshots:
         return done
 
     def _accident(self, forked, result):
-        """Return why a child left no snapshot. One that crashed or hung is not tried in place: the target would."""
-        if result["reason"]:
-            return f"{result['reason']}."
+        """Return why a child left no snapshot. A walk that crashes is not tried in place: the target would crash."""
+        if result.get("reason"):
+            return f"{result['reason']}, {os.strerror(result['error'])}."
         why = forked.why_killed or f"the process that took it was ended by signal {result['signal']}."
         if result["signal"] == SIGALRM:
             why = _too_long(forked)
         if result["signal"] == SIGKILL and not forked.is_late:
             return why  # by us at the exit; or by the system, for want of memory
-        self._accidents += 1
-        self._is_twin_next = sys.getallocatedblocks() * _TWIN_NS < _LONGEST_PAUSE_NS
-        if self._is_twin_next:
+        self._late_count += forked.is_late
+        if not forked.is_late or self._late_count >= _MOST_LATE:
+            self.probe = None
             self._recorder.ladder.next_ns = self._recorder.elapsed_ns()
-        if self._accidents >= _MOST_ACCIDENTS:
-            self.probe, self.why_not_native = None, "The native walk failed twice in this process."
-            self._files.note("The native walk failed twice, so the walk in Python takes the snapshots from here on.")
+            self._files.note("The native walk fails in this process, so the walk in Python takes the snapshots from here on.")
         return why
 
     def _kill(self, why):
@@ -279,6 +275,10 @@ class Snapshots:
     def give_up(self):
         """End the walk under way within a second: a child is killed and fetched; one in this process sees it soon."""
         self.is_giving_up = True
+        self.end_child()
+
+    def end_child(self):
+        """Kill and fetch the child under way."""
         if self.forked is not None and self._walking.acquire(False):
             try:
                 self._wait(0)

@@ -148,7 +148,7 @@ static bool has_child(void)
 }
 
 PyDoc_STRVAR(fork_walk_doc,
-"fork_walk(...) -> pause_ns\n\n"
+"fork_walk(...) -> (pid, pause_ns)\n\n"
 "Walk in a forked child, with the arguments of walk(). forked_walk() says what became of it. One at a time.\n"
 "Raises OSError where the system gives no child.");
 static PyObject *fork_walk(PyObject *module, PyObject *args)
@@ -183,7 +183,7 @@ static PyObject *fork_walk(PyObject *module, PyObject *args)
     child.pid = (pid_t)pid;
     child.parent = getpid();
     child.result = result;
-    return PyLong_FromLongLong(pause_ns);
+    return Py_BuildValue("(lL)", pid, (long long)pause_ns);
 }
 
 PyDoc_STRVAR(forked_walk_doc,
