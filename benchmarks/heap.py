@@ -66,12 +66,12 @@ answer(time.perf_counter() - start, nodes=done["node_count"], pause=done["pause_
        disk=size(folder), folder=folder)
 """,
     "leakscope, by a child": LEAKSCOPE + """
-pause = probe.fork(folder, 1, "manual", 0, own=[], sample=None, deadline_ns=time.monotonic_ns() + 600 * 10**9, max_bytes=0)
+_pid, pause = probe.fork(folder, 1, "manual", 0, deadline_ns=time.monotonic_ns() + 600 * 10**9)
 start, result = time.perf_counter(), None
 while result is None:
     time.sleep(0.005)
     result = probe.forked()
-if result["error"]:
+if result.get("error"):
     print(json.dumps({"failure": result["reason"]})); sys.stdout.flush(); os._exit(0)
 answer(time.perf_counter() - start, nodes=result["node_count"], pause=pause / 1e9, walk=result["walk_ns"] / 1e9,
        disk=size(folder), dirtied=result["dirtied_bytes"])

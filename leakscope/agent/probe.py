@@ -13,6 +13,11 @@ from . import jsontext, names, torch_layout
 from .format import FORMAT
 from .walk import GivenUp, own_idents
 
+_PACKAGE = __name__.rpartition(".")[0]
+_VERSION = sys.version.split(" ", 1)[0]
+# A probe that was built for this very version lies there (inject/_probes.py); that of the installation lies beside this file.
+_built = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probes", _VERSION)
+sys.modules[_PACKAGE].__path__.insert(0, _built)
 try:
     from . import _probe
 
@@ -21,8 +26,8 @@ except ImportError as error:
     _probe = None
     _why_not = ("There is no probe for this interpreter." if isinstance(error, ModuleNotFoundError) or "_probe" in str(error)
                 else "The probe for this interpreter could not be loaded.")
+sys.modules[_PACKAGE].__path__.remove(_built)
 
-_PACKAGE = __name__.rpartition(".")[0]
 # What the walk gives for want of time or memory, as its last words.
 _GIVEN_UP = {errno.ETIMEDOUT: "it took too long.", errno.ENOMEM: "it would need more memory than it may take.",
              errno.EOVERFLOW: "there are too many objects."}
@@ -30,7 +35,9 @@ _GIVEN_UP = {errno.ETIMEDOUT: "it took too long.", errno.ENOMEM: "it would need 
 
 def why_not():
     """Return why the native walk cannot be used in this process, in one sentence; "" if it can."""
-    if not _why_not and _probe.version != sys.version.split(" ", 1)[0]:
+    if hasattr(sys, "gettotalrefcount"):  # it would load, and find objects of another layout
+        return "The probe knows release builds of CPython, and this is a debug build."
+    if not _why_not and _probe.version != _VERSION:
         return "The probe was built for CPython %s, not for this one." % _probe.version
     return _why_not
 
@@ -99,7 +106,8 @@ def order(folder, index, kind, t_ns, method, own, sample, notes, max_bytes, dead
     text = jsontext.write(begun)[:-1] + ","
     carried = jsontext.write(list(notes))[1:-1]
     own = list(own)
-    return begun, (os.fspath(folder), text, carried, _PACKAGE, own, names.words_of_program(), own_idents(own), max_bytes, deadline_ns)
+    words = names.words_of_program()
+    return begun, (os.fspath(folder), text, carried, _PACKAGE, own, words, own_idents(own), max_bytes, deadline_ns)
 
 
 def _remove(folder):

@@ -155,7 +155,7 @@ def _build_probe(python: str) -> None:
         LeakScopeError: it cannot be built, or does not work there; then nothing is kept.
     """
     target = _probes.look_at(python)
-    binary = _probes.compile_for(target, _probes.cached(target.soabi))
+    binary = _probes.compile_for(target, _probes.place(target))
     failures = _capabilities.of(target, binary).failures()
     if failures:
         binary.unlink()

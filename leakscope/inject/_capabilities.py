@@ -97,7 +97,7 @@ def forks():
     while result is None and time.monotonic() < deadline:
         time.sleep(0.002)
         result = probe.forked()
-    if result is None or result["error"]:
+    if result is None or result.get("error"):
         return [(result or {}).get("reason") or "the child did not end"]
     return [None if json.loads(read("done.json", 2))["method"] == "fork" else "it was not taken by a child"]
 
@@ -160,15 +160,12 @@ class Capabilities:
 
 
 def of(interpreter: _probes.Interpreter, binary: Path | None = None) -> Capabilities:
-    """Find out what works in an interpreter with the probe `binary`; None: with the one that `leakscope run` would stage."""
-    refusal = interpreter.refusal()
-    binary = binary or (None if refusal else _probes.built().get(interpreter.soabi))
+    """Find out what works in an interpreter with the probe `binary`; None: with those that `leakscope run` would stage."""
     with tempfile.TemporaryDirectory(prefix="leakscope-check-") as name:
         folder = Path(name)
         staged = folder / _STAGED
         shutil.copytree(_probes.AGENT_FOLDER, staged, ignore=shutil.ignore_patterns(*_probes.LEFT_BEHIND))
-        if binary:
-            shutil.copyfile(binary, staged / _probes.file_name(interpreter.soabi))
+        _probes.put(staged, {_probes.staged_at(interpreter.text, interpreter.soabi): binary} if binary else None)
         (folder / "check.py").write_text(_CHECK)
         (folder / "native.py").write_text(_NATIVE_CHECK)
         answer = _ask(interpreter, folder)
@@ -180,10 +177,9 @@ def of(interpreter: _probes.Interpreter, binary: Path | None = None) -> Capabili
              for column, reason in answer["found"].items()}
     why_not, hint = "", ""
     if answer["why_not"]:
-        why_not, hint = refusal or (f"No probe is built for {interpreter.name}.",
-                                    f"leakscope doctor --build-probe {interpreter.python}")
-        if binary:
-            why_not, hint = str(answer["why_not"]), ""
+        why_not, hint = str(answer["why_not"]), f"leakscope doctor --build-probe {interpreter.python}"
+        if binary is None:
+            why_not, hint = interpreter.refusal() or (f"No probe is built for {interpreter.name}.", hint)
     return Capabilities(interpreter, {**cells, "native": native}, why_not, hint)
 
 

@@ -1,9 +1,10 @@
 """The probe, the compiled part of the agent: where its binaries lie, and how one is built for another interpreter.
 
-A binary fits one kind of CPython, which its SOABI names (cpython-311-x86_64-linux-gnu: version, threading, debugging, machine).
-One may come with the package, for the interpreter that leakscope was installed in; those of others are built on request by
-`leakscope doctor --build-probe`, and kept in the user's cache under the SOABI and a digest of the sources, so that a new
-version of leakscope never meets a binary of an old one.
+A binary fits one version of CPython to the last number, because it reads structures that may change with any of them, and one
+kind of it, which the SOABI names (cpython-311-x86_64-linux-gnu: threading, debugging, machine). One may come with the package,
+for the interpreter that leakscope was installed in; those of others are built on request by `leakscope doctor --build-probe`,
+and kept in the user's cache under version, SOABI and a digest of the sources, so that a new version of leakscope never meets
+a binary of an old one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from leakscope.errors import LeakScopeError, UsageError
 AGENT_FOLDER = Path(leakscope.__file__).parent / "agent"
 SOURCES = AGENT_FOLDER / "_probe"
 MODULE = "_probe"
+FOLDER = "probes"  # in a staged agent; one folder a version
 OLDEST = (3, 10)
 # What is not copied when the agent is staged. The hook lies elsewhere; of the compiled parts only binaries go along: a
 # folder `_probe` would pass for a package.
@@ -44,6 +46,7 @@ import json, sys, sysconfig
 ask = sysconfig.get_config_var
 print(json.dumps({
     "implementation": sys.implementation.name, "version": list(sys.version_info[:3]), "platform": sys.platform,
+    "text": sys.version.split(" ", 1)[0],
     "soabi": ask("SOABI"), "suffix": ask("EXT_SUFFIX"), "include": sysconfig.get_paths()["include"],
     "free_threaded": bool(ask("Py_GIL_DISABLED")), "debug": hasattr(sys, "gettotalrefcount"),
     "bits": sys.maxsize.bit_length() + 1,
@@ -53,11 +56,12 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What an interpreter says of itself, as far as a build needs it."""
+    """What an interpreter says of itself, as far as a build needs it; `text` is its whole version, as "3.14.0rc2"."""
 
     python: str
     implementation: str
     version: tuple[int, ...]
+    text: str
     platform: str
     soabi: str
     suffix: str
@@ -131,9 +135,14 @@ def cache_folder() -> Path:
     return (Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()) / "leakscope" / "probes"
 
 
-def cached(soabi: str) -> Path:
-    """Return where the probe of these sources for interpreters of this SOABI is kept; it need not exist."""
-    return cache_folder() / f"{soabi}-{digest()}.so"
+def cached(name: str) -> Path:
+    """Return where a binary of these sources is kept; it need not exist."""
+    return cache_folder() / f"{name}-{digest()}.so"
+
+
+def place(target: Interpreter) -> Path:
+    """Return where the probe for an interpreter is kept; it need not exist."""
+    return cached(f"{target.text}-{target.soabi}")
 
 
 def keep(target: Interpreter, binary: Path) -> None:
@@ -159,17 +168,31 @@ def file_name(soabi: str) -> str:
     return f"{MODULE}.{soabi}.so"
 
 
-def built() -> dict[str, Path]:
-    """Return the probes of these sources that there are, by SOABI: that of the package first, then those of the cache.
+def staged_at(version: str, soabi: str) -> str:
+    """Return where the probe for one version lies in a staged agent, as agent/probe.py knows it."""
+    return f"{FOLDER}/{version}/{file_name(soabi)}"
 
-    What lies in the cache is loaded into programs of this user, so it has to be this user's own.
+
+def built() -> dict[str, Path]:
+    """Return the probes of these sources that there are, by the name that each has in a staged agent.
+
+    That of the package lies beside the Python files. What lies in the cache is loaded into programs of this user, so it has to
+    be this user's own.
     """
-    found = {path.name.removeprefix(f"{MODULE}.").removesuffix(".so"): path for path in AGENT_FOLDER.glob(file_name("*"))}
+    found = {path.name: path for path in AGENT_FOLDER.glob(file_name("*"))}
     tail = f"-{digest()}.so"
-    for path in sorted(cache_folder().glob(f"*{tail}")):
+    for path in sorted(cache_folder().glob(f"*-*{tail}")):
+        version, _, soabi = path.name.removesuffix(tail).partition("-")
         if path.stat().st_uid == os.geteuid():
-            found.setdefault(path.name.removesuffix(tail), path)
+            found[staged_at(version, soabi)] = path
     return found
+
+
+def put(agent: Path, binaries: Mapping[str, Path] | None = None) -> None:
+    """Copy probes (None: all that there are) into a staged agent. Raises OSError."""
+    for name, binary in (built() if binaries is None else binaries).items():
+        (agent / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(binary, agent / name)
 
 
 def preloaded() -> Path | None:

@@ -36,7 +36,7 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
     """Copy the agent to the session's boot folder, write its options, and return the boot folder.
 
     Which interpreters the command will start is not known yet, so every probe that there is goes along; an interpreter finds
-    the one that bears its own SOABI, and no other. Where it finds none, the agent says how to have one built.
+    the one of its own version and SOABI, and no other. Where it finds none, the agent says so.
 
     Raises:
         LeakScopeError: it cannot be written, PYTHONPATH or LD_PRELOAD cannot name the folder, or there is no sampler of
@@ -49,8 +49,7 @@ def stage(session: Session, options: Mapping[str, Any]) -> Path:
                              "leakscope run -o DIR -- COMMAND, with another DIR")
     try:
         shutil.copytree(AGENT_FOLDER, boot / STAGED_NAME, ignore=shutil.ignore_patterns(*_probes.LEFT_BEHIND))
-        for soabi, binary in _probes.built().items():
-            shutil.copyfile(binary, boot / STAGED_NAME / _probes.file_name(soabi))
+        _probes.put(boot / STAGED_NAME)
         if preloaded:
             shutil.copyfile(preloaded, boot / PRELOADED)
         shutil.copyfile(AGENT_FOLDER / "boot" / HOOK, boot / HOOK)

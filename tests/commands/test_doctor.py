@@ -78,7 +78,8 @@ def test_a_probe_is_built_tried_and_found_by_every_later_run(
     newest = interpreter("newest")
     assert main(["doctor", "--build-probe", newest]) == 0
     assert "works, and every later `leakscope run` uses it" in capsys.readouterr().out
-    assert _probes.look_at(newest).soabi in _probes.built()
+    target = _probes.look_at(newest)
+    assert _probes.staged_at(target.text, target.soabi) in _probes.built()
     assert main(["doctor", "--json"]) == 0
     found = [each for each in json.loads(capsys.readouterr().out)["probe"] if each["python"] == newest][0]
     assert (found["why_not"], {name: found[name] for name in COMPILED}) == (None, COMPILED)

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -43,26 +42,61 @@ def test_the_python_files_of_the_agent_are_copied_and_nothing_else_where_there_i
     assert (boot / "sitecustomize.py").read_text() == (environment.AGENT_FOLDER / "boot" / "sitecustomize.py").read_text()
 
 
-def test_every_probe_goes_along_under_the_name_that_its_interpreter_imports(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kept = _probes.cached("cpython-310-x86_64-linux-gnu")
-    kept.parent.mkdir(parents=True)
-    kept.write_text("binary")
-    kept.with_name("cpython-312-x86_64-linux-gnu-0123456789abcdef.so").write_text("of other sources")
-    there = files(staged(tmp_path) / "_leakscope_agent")
-    assert "_probe.cpython-310-x86_64-linux-gnu.so" in there
-    assert not [name for name in there if "312" in name and "312" not in sysconfig.get_config_var("SOABI")]
+def in_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str = "binary") -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    path = _probes.cached(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_every_probe_goes_along_to_where_its_interpreter_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = in_the_cache(tmp_path, monkeypatch, "3.10.13-cpython-310-x86_64-linux-gnu")
+    in_the_cache(tmp_path, monkeypatch, "3.10.14-cpython-310-x86_64-linux-gnu")
+    kept.with_name("3.12.1-cpython-312-x86_64-linux-gnu-0123456789abcdef.so").write_text("of other sources")
+    agent = staged(tmp_path) / "_leakscope_agent"
+    assert {name for name in files(agent) if name.startswith("probes/")} == {
+        f"probes/{version}/_probe.cpython-310-x86_64-linux-gnu.so" for version in ("3.10.13", "3.10.14")}
 
 
 def test_a_cached_probe_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept = _probes.cached("cpython-307-anything")
-    kept.parent.mkdir(parents=True)
-    kept.write_text("binary")
-    assert "cpython-307-anything" in _probes.built()
+    kept = in_the_cache(tmp_path, monkeypatch, "3.7.1-cpython-307-anything")
+    assert "probes/3.7.1/_probe.cpython-307-anything.so" in _probes.built()
     monkeypatch.setattr(os, "geteuid", lambda: kept.stat().st_uid + 1)
-    assert "cpython-307-anything" not in _probes.built()
+    assert "probes/3.7.1/_probe.cpython-307-anything.so" not in _probes.built()
+
+
+# What a probe has to answer, without being one: it says which file was loaded.
+STAND_IN = "version = {version!r}\nwalk = {walk!r}\n"
+QUESTION = """
+import sys, types
+package = types.ModuleType("_leakscope_agent")
+package.__path__ = sys.argv[1:]
+sys.modules["_leakscope_agent"] = package
+from _leakscope_agent import probe
+print(probe.why_not() or probe._probe.walk, package.__path__ == sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(("there", "answer"), [
+    ({}, "There is no probe for this interpreter."),
+    ({"probes/{own}/_probe.py": "{own}"}, "probes/{own}/_probe.py"),
+    ({"_probe.py": "{own}"}, "_probe.py"),
+    ({"_probe.py": "3.1.4"}, "The probe was built for CPython 3.1.4, not for this one."),
+    ({"_probe.py": "3.1.4", "probes/{own}/_probe.py": "{own}"}, "probes/{own}/_probe.py"),
+    ({"probes/3.1.4/_probe.py": "3.1.4"}, "There is no probe for this interpreter."),
+])
+def test_an_interpreter_takes_the_probe_of_its_own_version_and_no_other(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: dict[str, str], answer: str) -> None:
+    monkeypatch.setattr(_probes, "built", dict)
+    own = _probes.look_at(sys.executable).text
+    agent = staged(tmp_path) / "_leakscope_agent"
+    for name, version in there.items():
+        path = agent / name.format(own=own)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(STAND_IN.format(version=version.format(own=own), walk=name.format(own=own)))
+    done = subprocess.run([sys.executable, "-I", "-c", QUESTION, str(agent)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{answer.format(own=own)} True\n", done.stderr
 
 
 def test_an_interpreter_finds_the_probe_of_its_own_soabi_only(tmp_path: Path, python: str) -> None:

@@ -101,14 +101,14 @@ def test_the_sources_compile_without_a_warning(python: str) -> None:
 
 
 def test_another_source_is_another_file_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before = _probes.cached("cpython-311-anything")
+    before = _probes.cached("3.11.7-cpython-311-anything")
     for path in (*_probes.sources(), *_probes.SOURCES.glob("*.h")):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "probe.h").write_text("/* changed */")
     monkeypatch.setattr(_probes, "SOURCES", tmp_path)
     _probes.digest.cache_clear()
     try:
-        assert _probes.cached("cpython-311-anything") != before
+        assert _probes.cached("3.11.7-cpython-311-anything") != before
     finally:
         monkeypatch.undo()
         _probes.digest.cache_clear()
