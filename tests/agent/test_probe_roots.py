@@ -1,4 +1,4 @@
-"""What lives by itself, natively: roots, running frames, generators, contexts and thread-locals are those of the twin, by name."""
+"""What lives by itself, natively: roots, running frames, generators, contexts, thread-locals are those of the twin, by name."""
 
 from __future__ import annotations
 
