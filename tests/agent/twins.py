@@ -135,7 +135,7 @@ def differences(twins: Twins) -> str:
     """
     native, twin = _Side(twins.native, "native"), _Side(twins.twin, "twin")
     found = _nodes(native, twin)
-    for key, node in twin.rows.items():
+    for key in twin.rows:
         if key in native.rows:
             found += _facts(native, twin, key)
             found += _edges(native, twin, key)

@@ -3,6 +3,9 @@
 
 #include <sys/mman.h>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 #define PAGE_BYTES 4096u
 #define BLOCK_BYTES ((size_t)1 << 20)
 
@@ -227,8 +230,12 @@ uint32_t *map_slot_made(uintptr_t address)
     if (*middle == NULL)
         *middle = block_take(&map_blocks, sizeof(uint32_t *) << ROW_MIDDLE_BITS, 64);
     uint32_t **leaf = &(*middle)[(address >> (4 + ROW_SLOT_BITS)) & ((1u << ROW_MIDDLE_BITS) - 1)];
-    if (*leaf == NULL)
-        *leaf = block_take(&map_blocks, sizeof(uint32_t) << ROW_SLOT_BITS, 64);
+    if (*leaf == NULL) {
+        *leaf = block_take(&map_blocks, sizeof(uint32_t) << ROW_SLOT_BITS, PAGE_BYTES);
+        /* Objects lie close together, so all of it will be written: at once is much cheaper than by two faults a page, the first of
+         * which only finds zeros. Older kernels than 5.14 refuse, and no harm is done. */
+        madvise(*leaf, sizeof(uint32_t) << ROW_SLOT_BITS, MADV_POPULATE_WRITE);
+    }
     return *leaf + ((address >> 4) & ((1u << ROW_SLOT_BITS) - 1));
 }
 

@@ -80,6 +80,13 @@ typedef struct {
     char bytes[TEXT_BYTES];
 } Made;
 
+/* Not by an initialiser, which would clear the whole of it. */
+static void made_open(Made *made)
+{
+    made->used = 0;
+    made->bytes[0] = 0;
+}
+
 static void add_bytes(Made *made, const char *bytes, size_t count)
 {
     if (count > TEXT_BYTES - 1 - made->used)
@@ -203,7 +210,8 @@ static Row row_of(const Made *made)
 
 static Row row_of_text(const char *text)
 {
-    Made made = {.used = 0};
+    Made made;
+    made_open(&made);
     add(&made, text);
     return row_of(&made);
 }
@@ -475,7 +483,8 @@ static Row counted(const char *word, Py_ssize_t count)
 /* The row of what may be an attribute's name, given as text; and whether it is shown as it is. */
 static Row attribute_row(Text text)
 {
-    Made made = {.used = 0};
+    Made made;
+    made_open(&made);
     Row row;
     if (text.length <= TEXT_BYTES / 4 - 1) {
         add_text(&made, text);
@@ -567,7 +576,8 @@ Row name_key(PyObject *key)
             constant->key = NOT_NAME_LIKE;
             return masked(text.length);
         }
-        Made made = {.used = 0};
+        Made made;
+        made_open(&made);
         add(&made, "'");
         add_text(&made, text);
         add(&made, "'");
@@ -602,7 +612,8 @@ static void cut(Made *made, size_t points)
 
 static Row dotted_row(Text text)
 {
-    Made made = {.used = 0};
+    Made made;
+    made_open(&made);
     Row row;
     if (text.length <= TEXT_BYTES / 4 - 1) {
         add_text(&made, text);
@@ -634,7 +645,8 @@ Row name_dotted_text(const char *name)
 
 Row name_joined(const char *before, Row first, const char *between, Row second, const char *after)
 {
-    Made made = {.used = 0};
+    Made made;
+    made_open(&made);
     const char *parts[2] = {name_text(first), name_text(second)};
     bool is_begun = false;
     add(&made, before);
@@ -719,7 +731,8 @@ Row name_place(const char *before, PyCodeObject *code, int line)
 #endif
     if (name == NULL || !PyUnicode_CheckExact(name))
         name = code->co_name;
-    Made made = {.used = 0};
+    Made made;
+    made_open(&made);
     char number[16];
     snprintf(number, sizeof number, ":%d", line ? line : code->co_firstlineno);
     add(&made, before);
@@ -791,7 +804,8 @@ static bool is_given_word(Text text)
 
 Row name_given(const char *before, PyObject *name)
 {
-    Made made = {.used = 0};
+    Made made;
+    made_open(&made);
     Text text;
     add(&made, before);
     if (name == NULL || !text_of(name, &text)) {
