@@ -32,9 +32,12 @@ class CacheReader:
     def __call__(self, thing):
         referents = _get_referents(thing)
         info = _lru_cache_wrapper.cache_info(thing)
-        link = (self.words["link type"],) if sys.version_info >= (3, 10) else ()
-        link += (self.words["cache key"], self.words["cache[*]"])
+        words = self.words
+        link = (words["cache key"], words["cache[*]"])
         labels = []
+        if sys.version_info >= (3, 10):  # the type of the cache first, and that of each link
+            link += (words["link type"],)
+            labels.append(TYPE_LABEL)
         if info[2] is not None and len(link) * info[3] < len(referents):
             labels += link * info[3]
         for target in referents[len(labels):]:
@@ -52,7 +55,8 @@ class CacheReader:
             return self.words["cache"]
         if kind is object:
             return self.words["kwd_mark"]
-        return self.words["link type" if classes.is_class(target) else "__wrapped__"]
+        is_own = classes.is_class(target) and classes.names_of(target)[1] in ("_lru_list_elem", "CacheInfo", "_CacheInfo")
+        return self.words["link type" if is_own else "__wrapped__"]
 
 
 def _plain_text(key):

@@ -157,24 +157,31 @@ class Readers:
         labels = [named.get(id(target)) for target in referents]
         for place, label in enumerate(labels):
             if label is None:
-                labels[place] = self._rest_of_function(code, referents, place)
+                labels[place] = self._rest_of_function(code, referents, labels, place)
         return referents, labels
 
-    def _rest_of_function(self, code, referents, place):
-        target = referents[place]
+    def _rest_of_function(self, code, referents, labels, place):
+        target, later = referents[place], referents[place + 1:]
         if type(target) is tuple:
-            return self.words["__annotations__" if place > 3 else "__type_params__"]
+            return self.words["__annotations__" if target and type(target[0]) is str else "__type_params__"]
         if type(target) is dict:
-            if place == 2 and dict.__contains__(target, "__import__"):
+            if place == 2 and sys.version_info >= (3, 10):
                 return self.words["__builtins__"]
-            count = code.co_argcount + code.co_kwonlyargcount + 2
-            arguments = ("return",) + tuple(self.variables(code)[:count])
-            keys = list(target)
-            if all(key in arguments for key in keys if type(key) is str):
+            # __dict__ comes before __closure__ and __annotations__.
+            is_first = self.words["__closure__"] in labels[place:] or any(
+                type(one) is dict for one, label in zip(later, labels[place + 1:]) if label is None)
+            if self.words["__dict__"] in labels or not is_first and self._are_annotations(code, list(target)):
                 return self.words["__annotations__"]
+            if not is_first and not target:  # somebody asked for one of the two, and it is empty
+                return UNKNOWN_LABEL
             self.walk.name_space(target)
             return self.words["__dict__"]
         return UNKNOWN_LABEL
+
+    def _are_annotations(self, code, keys):
+        count = code.co_argcount + code.co_kwonlyargcount + 2
+        arguments = ("return",) + tuple(self.variables(code)[:count])
+        return len(keys) > 0 and all(key in arguments for key in keys if type(key) is str)
 
     def code(self, thing):
         """INTERNAL: constants and names (added: code objects have no tp_traverse)."""

@@ -242,7 +242,7 @@ static uint64_t size_struct(TypeInfo *info, PyObject *thing)
     return bytes;
 }
 
-/* --- which of them: the others that have a __sizeof__ (itertools.product, pickle.Pickler ...) count as their fixed part --- */
+/* --- which of them: the others that have a __sizeof__ (itertools.product, ctypes' types ...) count as what they derive from --- */
 
 static const struct {
     PyTypeObject *owner; /* of __sizeof__ */
@@ -250,8 +250,8 @@ static const struct {
     Sizer size;
     bool counts_all;     /* the object itself, whatever the basic size of a subclass is */
 } sizers[] = {
-    {&PyDict_Type, NULL, size_dict, false},
     {&PyODict_Type, NULL, size_ordered, false},
+    {&PyDict_Type, NULL, size_dict, false},
     {&PyList_Type, NULL, size_list, false},
     {&PySet_Type, NULL, size_set, false},
     {&PyFrozenSet_Type, NULL, size_set, false},
@@ -300,7 +300,9 @@ Sizer sizer_of(TypeInfo *info)
     const PyTypeObject *owner = ((PyMethodDescrObject *)method)->d_common.d_type;
     for (size_t place = 0; owner != NULL && place < Py_ARRAY_LENGTH(sizers); place++) {
         const char *name = sizers[place].name;
-        if (name == NULL ? sizers[place].owner == owner : strcmp(owner->tp_name, name) == 0) {
+        bool fits = name != NULL ? strcmp(owner->tp_name, name) == 0
+            : owner == sizers[place].owner || (owner != &PyBaseObject_Type && has_base(type, sizers[place].owner));
+        if (fits) {
             info->fixed_bytes += sizers[place].counts_all ? 0 : basic;
             return sizers[place].size;
         }
