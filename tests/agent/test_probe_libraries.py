@@ -1,0 +1,316 @@
+"""What the native walk sees of numpy, mmap and torch, whose objects show the collector nothing: as much as the twin."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leakscope.agent import format as layout
+from tests.agent.probes import stage_probe
+from tests.agent.staged import AGENT
+from tests.agent.walking import Snapshot
+
+Edge = tuple[str, str, object]
+
+PREAMBLE = """
+import sys
+_made = type(sys)("_leakscope_agent")
+_made.__path__ = [sys.argv[1] + "/_leakscope_agent"]
+sys.modules["_leakscope_agent"] = _made
+del _made
+
+def native(name):
+    from _leakscope_agent import probe
+    assert not probe.why_not(), probe.why_not()
+    return probe.take(sys.argv[1] + "/" + name, 1, "manual", 5)
+
+def twin(name):
+    from _leakscope_agent import walk
+    return walk.take(sys.argv[1] + "/" + name, 1, "manual", 5)
+"""
+
+
+def run(program: str, folder: Path) -> Callable[[str], Snapshot]:
+    """Run a program that takes snapshots in the folder, and return what gives them by name."""
+    agent = folder / "_leakscope_agent"
+    shutil.copytree(AGENT, agent, ignore=shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so"))
+    stage_probe(sys.executable, agent)
+    path = folder / "program.py"
+    path.write_text(PREAMBLE + program)
+    command = [sys.executable, "-X", "faulthandler", str(path), str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-1000:]
+    return lambda name: Snapshot(folder / name, result.stdout)
+
+
+def held(snapshot: Snapshot, node: int) -> Counter[Edge]:
+    """The named edges of a node: to an address, or to what a node without one is and has."""
+    found: Counter[Edge] = Counter()
+    for kind, text, target in snapshot.edges(node):
+        address = int(snapshot.address[target])
+        found[kind, text, address or described(snapshot, target)] += 1
+    return found
+
+
+def described(snapshot: Snapshot, node: int) -> tuple[str, str, int, int]:
+    kind = layout.NODE_KINDS[snapshot.kind[node]]
+    return kind, snapshot.type(node), int(snapshot.shallow_bytes[node]), int(snapshot.device[node])
+
+
+def nodes_of(snapshot: Snapshot, *words: str) -> list[int]:
+    """The nodes whose types contain one of the words."""
+    types = [number for number, name in enumerate(snapshot.types) if any(word in name for word in words)]
+    return np.flatnonzero(np.isin(snapshot.type_id, types)).tolist()
+
+
+def differing(one: Snapshot, other: Snapshot, *words: str) -> list[str]:
+    """What the native walk says otherwise of the nodes whose types contain one of the words."""
+    rows = {int(one.address[node]): node for node in nodes_of(one, *words)}
+    found = []
+    looked = [node for node in nodes_of(other, *words) if other.address[node]]
+    for node in looked:
+        native = rows.get(int(other.address[node]))
+        if native is None:
+            found.append(f"{other.type(node)} is not there")
+        elif held(one, native) != held(other, node) or one.shallow_bytes[native] != other.shallow_bytes[node]:
+            found.append(f"{other.type(node)}: {held(one, native) - held(other, node)} more, "
+                         f"{held(other, node) - held(one, native)} less; {one.shallow_bytes[native]} bytes")
+    assert looked
+    return found
+
+
+def memories(snapshot: Snapshot, kind: str) -> Counter[tuple[str, str, int, int]]:
+    return Counter(described(snapshot, int(node)) for node in np.flatnonzero(snapshot.kind == layout.NODE_KINDS.index(kind)))
+
+
+ARRAYS = '''
+import mmap, numpy
+class First: pass
+class Array(numpy.ndarray):
+    def __array_finalize__(self, other): called.append(1)
+class Mapping(mmap.mmap): pass
+called = []
+def some(*shape):
+    made = numpy.empty(shape, dtype=object)
+    made.flat = [First() for _ in range(made.size)]
+    return made
+KEEP = {
+    "square": numpy.array([[First(), None, 3.5], [1, First(), "x"]], dtype=object),
+    "fortran": numpy.asfortranarray(some(3, 2)), "cube": some(2, 3, 4), "none": numpy.empty((0, 3), dtype=object),
+    "point": numpy.array(First(), dtype=object), "nulls": numpy.empty((2, 2), dtype=object), "lists": some(2),
+    "moved": some(2, 3, 4).transpose(2, 0, 1).copy(order="K"), "derived": numpy.arange(5).view(Array),
+    "records": numpy.zeros(3, dtype=[("load", "f8"), ("lease", "O")]), "masked": numpy.ma.masked_array([1, 2], [0, 1]),
+    "texts": numpy.array(["abc", "d"]), "times": numpy.array(["2020-01-01"], dtype="M8[D]"), "complex": numpy.zeros(7, complex),
+    "wide": numpy.broadcast_to(numpy.zeros(1), (1000, 1000)), "bytes": numpy.frombuffer(b"abcdefgh", dtype=numpy.uint8),
+    "raw": numpy.zeros(4, dtype="V3"), "big": numpy.zeros(100_000), "scalar": numpy.float64(3),
+}
+KEEP["lists"][0] = [KEEP["lists"], KEEP["big"][10:]]
+KEEP["derived"].extra = First()
+OPEN, CLOSED, DERIVED = mmap.mmap(-1, 1 << 20), mmap.mmap(-1, 4096), Mapping(-1, 8192)
+CLOSED.close()
+DERIVED.owner = First()
+SEEN = numpy.frombuffer(OPEN, dtype=numpy.uint8)
+called.clear()
+native("native")
+twin("twin")
+assert called == []
+'''
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapshot]:
+    return run(ARRAYS, tmp_path_factory.mktemp("arrays"))
+
+
+def test_arrays_and_mappings_hold_what_the_twin_says(arrays: Callable[[str], Snapshot]) -> None:
+    native, twin = arrays("native"), arrays("twin")
+    assert differing(native, twin, "ndarray", "Array", "mmap.mmap", "Mapping") == []
+    assert memories(native, "mapping") == memories(twin, "mapping") == {
+        ("mapping", "memory", 1 << 20, 0): 1, ("mapping", "memory", 8192, 0): 1}
+
+
+def test_elements_are_numbered_in_c_order_whatever_the_strides(arrays: Callable[[str], Snapshot]) -> None:
+    native = arrays("native")
+    for name, count in (("fortran", 6), ("cube", 24), ("moved", 24), ("point", 1)):
+        (array,) = native.follow(native.module(), "attribute KEEP", f"key '{name}'")
+        texts = [text for kind, text, _target in native.edges(array) if kind == "index"]
+        assert texts == [str(index) for index in range(count)]
+
+
+TENSORS = '''
+import sys, torch, warnings
+warnings.simplefilter("ignore")
+class Shown(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        called.append(function)
+        return super().__torch_function__(function, types, args, kwargs)
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, given):
+        context.save_for_backward(given)
+        context.extra = [1]
+        return given * 2
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 2
+called = []
+def leaf(*shape):
+    return torch.ones(*shape, requires_grad=True)
+def after_backward():
+    weight = leaf(5)
+    (weight * weight).sum().backward()
+    return weight
+WEIGHT, HOOKED, KEPT, BASE = leaf(5), leaf(5), leaf(5) * 3, leaf(4, 4)
+HOOKED.register_hook(lambda gradient: None)
+HOOKED.register_post_accumulate_grad_hook(lambda tensor: None)
+KEPT.retain_grad()
+KEPT.sum().backward()
+MODEL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1, momentum=0.9)
+MODEL(torch.ones(6, 4)).pow(2).mean().backward()
+OPTIMIZER.step()
+CHANGED = torch.zeros(4)
+CHANGED[1:3] = WEIGHT[:2]
+with torch.no_grad():
+    UNTRACED = BASE[:2]
+with torch.inference_mode():
+    INFERRED = torch.ones(3)[1:]
+KEEP = {
+    "leaf": torch.zeros(10), "view": torch.zeros(100, 100)[3:], "detached": leaf(3, 3)[0].detach(), "data": WEIGHT.data,
+    "parameter": torch.nn.Parameter(torch.ones(4)), "derived": torch.zeros(10).as_subclass(Shown),
+    "meta": torch.zeros(10, device="meta"), "sparse": torch.eye(5).to_sparse(), "rows": torch.eye(5).to_sparse_csr(),
+    "empty": torch.empty(0), "whole": torch.arange(7), "graphs": [((WEIGHT * i).relu() + 1).sum() for i in range(5)],
+    "cat": torch.cat([WEIGHT * 2, WEIGHT, torch.zeros(5)]), "seen": after_backward(), "unseen": after_backward(),
+    "own": Doubled.apply(WEIGHT), "chain": Doubled.apply(Doubled.apply(WEIGHT)).sum(), "loss": MODEL(torch.ones(6, 4)).mean(),
+    "turned": (BASE * 1)[1:].t(), "parts": list((BASE * 2).unbind(0)), "row": BASE[0],
+    "storage": torch.zeros(3).untyped_storage(), "array": torch.from_numpy(__import__("numpy").zeros(50)),
+    "lazy": torch._lazy_clone(torch.ones(9)), "baseless": torch.zeros(64, 64).view(-1)[5:],
+    "complex": torch.ones(3, dtype=torch.cfloat).conj(),
+}
+KEEP["seen gradient"] = KEEP["seen"].grad
+called.clear()
+'''
+BOTH_TENSORS = TENSORS + '''
+def count():
+    import gc
+    return sum(1 for thing in gc.get_objects() if type(thing) in (torch.Tensor, torch.nn.Parameter, torch.UntypedStorage))
+before = count()
+native("fresh")
+assert count() == before
+twin("twin")
+native("native")
+assert called == []
+'''
+NODES = ("Tensor", "Parameter", "Shown", "Backward", "AccumulateGrad", "CopySlices")
+
+
+@pytest.fixture(scope="module")
+def tensors(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapshot]:
+    pytest.importorskip("torch")
+    return run(BOTH_TENSORS, tmp_path_factory.mktemp("tensors"))
+
+
+def test_tensors_and_their_graphs_hold_what_the_twin_says(tensors: Callable[[str], Snapshot]) -> None:
+    native, twin = tensors("native"), tensors("twin")
+    assert differing(native, twin, *NODES) == []
+    assert memories(native, "storage") == memories(twin, "storage")
+    assert native.done["notes"] == twin.done["notes"] == []
+
+
+def test_what_no_python_object_stands_for_is_seen_without_making_one(tensors: Callable[[str], Snapshot]) -> None:
+    """Before the twin has made Python objects for them: gradients nobody has looked at, and nodes of the graph."""
+    fresh, twin = tensors("fresh"), tensors("twin")
+    types = [name for name in fresh.types if any(word in name for word in NODES)]
+    assert {name: len(fresh.nodes(name)) for name in types} == {name: len(twin.nodes(name)) for name in types}
+    assert memories(fresh, "storage") == memories(twin, "storage")
+    (gradient,) = fresh.follow(fresh.module(), "attribute KEEP", "key 'unseen'", "attribute grad")
+    assert (fresh.address[gradient], fresh.type(gradient)) == (0, "torch.Tensor")
+    (memory,) = fresh.follow([gradient], "storage")
+    assert described(fresh, memory) == ("storage", "memory", 20, 0)
+    nodes = fresh.follow(fresh.module(), "attribute KEEP", "key 'graphs'", "index 0", "attribute grad_fn")
+    assert [(fresh.address[node], fresh.type(node)) for node in nodes] == [(0, "builtins.SumBackward0")]
+    reached = set(nodes)
+    while nodes:
+        nodes = [node for node in fresh.follow(nodes, "internal next_functions") if node not in reached]
+        reached.update(nodes)
+    assert set(fresh.follow(reached, "attribute variable")) == set(fresh.follow(fresh.module(), "attribute WEIGHT"))
+
+
+def test_a_storage_says_on_which_device_it_is_and_a_wild_pointer_costs_no_more_than_an_edge(tmp_path: Path) -> None:
+    """There is no GPU here: the two bytes of the device are changed while the walk looks, and put back."""
+    pytest.importorskip("torch")
+    taken = run('''
+import ctypes, torch
+FAR, WILD, PLAIN = torch.zeros(1000), torch.ones(3), torch.zeros(50)
+native("first")
+def poked(address, value):
+    kept = ctypes.string_at(address, len(value))
+    ctypes.memmove(address, value, len(value))
+    return address, kept
+def words(address, count):
+    return list((ctypes.c_uint64 * count).from_address(address))
+storage = torch._C._storage_id(FAR)
+data = words(storage, 8).index(FAR.data_ptr())
+assert ctypes.string_at(storage + (data + 3) * 8, 2) == bytes((0, 255))
+pointer = WILD._cdata + words(WILD._cdata, 8).index(torch._C._storage_id(WILD)) * 8
+changed = [poked(storage + (data + 3) * 8, bytes((1, 3))), poked(pointer, (1 << 40).to_bytes(8, "little"))]
+native("poked")
+for address, value in changed:
+    ctypes.memmove(address, value, len(value))
+''', tmp_path)
+    first, poked = taken("first"), taken("poked")
+    for name, device in (("FAR", 4), ("PLAIN", 0)):
+        for snapshot, expected in ((first, 0), (poked, device)):
+            (memory,) = snapshot.follow(snapshot.module(), f"attribute {name}", "storage")
+            assert (snapshot.device[memory], snapshot.shallow_bytes[memory]) == (expected, 4000 if name == "FAR" else 200)
+    assert poked.follow(poked.module(), "attribute WILD")
+    assert not poked.follow(poked.module(), "attribute WILD", "storage")
+
+
+def test_a_child_a_busy_thread_and_a_process_that_has_learned_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    taken = run('''
+import os, threading, torch
+from _leakscope_agent import torch_layout
+MODEL = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(20)])
+FIRST = MODEL[0]
+learn, torch_layout.learn = torch_layout.learn, lambda probe: None
+native("unlearned")
+torch_layout.learn = learn
+def train():
+    while not stop.is_set():
+        MODEL(torch.ones(4, 16)).sum().backward()  # in C++ without the GIL for the most part
+        for parameter in MODEL.parameters():
+            parameter.grad = None
+stop = threading.Event()
+threads = [threading.Thread(target=train) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for number in range(6):
+    native("busy%d" % number)
+stop.set()
+for thread in threads:
+    thread.join()
+pid = os.fork()
+if pid == 0:
+    native("child")
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+''', tmp_path)
+    unlearned = taken("unlearned")
+    assert any("what tensors hold" in note for note in unlearned.done["notes"])
+    assert not memories(unlearned, "storage")
+    for name in ("busy5", "child"):
+        snapshot = taken(name)
+        weights = snapshot.follow(snapshot.module(), "attribute FIRST", "attribute _parameters", "key")
+        assert sorted(int(snapshot.shallow_bytes[node]) for node in snapshot.follow(weights, "storage")) == [64, 1024]
+        assert snapshot.done["notes"] == []
+
