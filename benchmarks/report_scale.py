@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from leakscope.agent import format as layout
+from leakscope.heap import columns as columns_of_snapshots
 
 STRINGS = ["", "module app", "registry", "stable", "id", "lines", "meta", "customer", "str:8", "str:12", "float", "state",
            "'status'", "'total'", "status", "total", *(f"name_{number}" for number in range(20_000))]
@@ -156,6 +157,8 @@ def write_session(folder: Path, objects: int, packed: bool) -> None:
                    edge_count=len(columns["edge_target"]), root_count=1, agent_bytes=10**6, excluded_count=0,
                    sample={"py_blocks": orders * PARTS, "gc_collections2": number}, notes=[],
                    gc={"enabled": True, "thresholds": [700, 10, 10], "counts": [0, 0, 0], "freeze_count": 0})
+        if packed:
+            columns_of_snapshots.pack(snapshot)
 
 
 def write_json(path: Path, **fields: object) -> None:

@@ -9,6 +9,7 @@
         notes.jsonl                   {"t_ns", "note"}: what could not be done and why, one sentence each
         snapshots/0001/               columns as .npy (format 1.0, little-endian, one dimension), names.json, and
           done.json                   written last: without it the snapshot does not exist
+          columns.pack                written by the host in place of the columns and names.json of a complete snapshot
         exit.json                     written at a normal exit of the interpreter: {"t_ns", "reason"}
 
 Every `t_ns` is nanoseconds since `started_monotonic_ns` of session.json (CLOCK_MONOTONIC: one clock for all processes).
@@ -27,6 +28,8 @@ SNAPSHOT_FOLDER = "snapshots"
 NAMES_FILE = "names.json"
 DONE_FILE = "done.json"
 NATIVE_FILE = "native.json"
+PACK_FILE = "columns.pack"
+PACK_MAGIC = b"LSPACK1\n"
 
 # session.json, written by the host and replaced atomically:
 SESSION_FIELDS = (
@@ -162,6 +165,15 @@ IMMORTAL = 0xFFFFFFFF
 #   sample (a timeline row of that moment), gc {"enabled", "thresholds", "counts", "freeze_count", "uncollectable_count"},
 #   notes (list of sentences); the native walk adds walk_ns (until all was written) and, when forked, dirtied_bytes
 #   (Private_Dirty of the child at its end)
+#
+# columns.pack of a snapshot (heap/packing.py), which the host makes of the raw files when it has time. A reader prefers it:
+#   PACK_MAGIC, u8 length of the header, the header (JSON), then the blocks (zlib streams) in the order the header names them.
+#   Header: {"columns": {name: {"dtype", "rows", "coding", "bytes"}}, "names": [[length]]}. A column is coded, its rows are
+#   taken apart byte by byte, and "bytes" has an entry for each byte of a row, lowest first: a number if it is that for all
+#   rows, else [length of its block]. The last block is names.json. Codings, modulo 2^bits of the row:
+#   "plain"   the rows themselves
+#   "steps"   zigzag(row - row before): addresses, edge_start, sample_ns
+#   "behind"  (1 + the largest row before, 0 at first) - row: edge targets, 0 where the next node is seen for the first time
 #
 # native.json of a snapshot, only with --native: {"mean_bytes", "sites": [{"native": [[module, symbol or "", offset in the
 #   module], ...] innermost first, "python": [[file, line, function], ...] innermost first, "bytes", "count"}]}: unbiased

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +11,13 @@ import numpy as np
 
 from leakscope.agent import format as layout
 from leakscope.errors import SessionError
+from leakscope.heap.columns import OPTIONAL, damaged, read, read_json
 from leakscope.heap.graph import Array, HeapGraph, TypeName
-
-# What may be missing: a walk that cannot tell leaves these out, and 0 means "unknown", "no state", "host" anyway.
-OPTIONAL = ("birth", "site_id", "state", "device")
-
-_DTYPES = layout.COLUMNS | layout.SAMPLED_COLUMNS
 
 # The column that says how many rows another one has; "address" for all the rest.
 _LEADER = {"edge_target": "edge_target", "edge_label": "edge_target", "root_node": "root_node", "root_kind": "root_node",
-           "root_label": "root_node"}
+           "root_label": "root_node"} | dict.fromkeys(layout.SAMPLED_COLUMNS, "sample_node")
+_PART = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +49,14 @@ def load(folder: Path) -> HeapGraph:
         SessionError: the snapshot is not complete, of a later format, or damaged; the sentence names the file.
     """
     info = _done(folder)
-    names = _json(folder / layout.NAMES_FILE)
-    columns = {name: _column(folder, name) for name in layout.COLUMNS if _is_there(folder, name)}
-    _check_lengths(folder, columns, info)
+    columns, names = read(folder)
     for name in OPTIONAL:
         columns.setdefault(name, np.zeros(len(columns["address"]), dtype=layout.COLUMNS[name]))
-    columns |= _samples(folder, len(columns["address"]))
+    for name, dtype in layout.SAMPLED_COLUMNS.items():
+        columns.setdefault(name, np.zeros(0, dtype))
+    _check_lengths(folder, columns, info)
+    known = columns["sample_node"]
+    _check_range(folder, "sample_node", known[known != layout.NO_NODE], len(columns["address"]))
     tables = {table: _table(folder, names, table) for table in _ROWS}
     strings, types, sites = tables["strings"], tables["types"], tables["sites"]
     _check_edges(folder, columns)
@@ -87,65 +85,16 @@ _ROWS: dict[str, tuple[list[Any] | None, Callable[[Any], bool]]] = {
 }
 
 
-def _damaged(sentence: str) -> SessionError:
-    return SessionError(
-        sentence, "remove this snapshot's folder and run `leakscope report` again: the other snapshots stand on their own")
-
-
-def _is_there(folder: Path, name: str) -> bool:
-    return name not in OPTIONAL or (folder / f"{name}.npy").exists()
-
-
 def _done(folder: Path) -> dict[str, Any]:
     """done.json, of a format that this version reads."""
     if not (folder / layout.DONE_FILE).is_file():
-        raise _damaged(f"The snapshot {folder} is not complete: it has no {layout.DONE_FILE}.")
-    info = _json(folder / layout.DONE_FILE)
+        raise damaged(f"The snapshot {folder} is not complete: it has no {layout.DONE_FILE}.")
+    info = read_json(folder / layout.DONE_FILE)
     if info.get("format") != layout.FORMAT:
         raise SessionError(
             f"The snapshot {folder} is of format {info.get('format')!r}; this version reads format {layout.FORMAT}.",
             "python -m pip install --upgrade leakscope-forensics")
     return info
-
-
-def _samples(folder: Path, node_count: int) -> dict[str, Array]:
-    """The columns of allocation samples, empty where nothing was sampled; each belongs to a node or to none."""
-    if not (folder / "sample_node.npy").exists():
-        return {name: np.zeros(0, dtype) for name, dtype in layout.SAMPLED_COLUMNS.items()}
-    columns = {name: _column(folder, name) for name in layout.SAMPLED_COLUMNS}
-    for name, column in columns.items():
-        if len(column) != len(columns["sample_node"]):
-            raise _damaged(f"{folder / name}.npy has {len(column)} rows where sample_node.npy asks for "
-                           f"{len(columns['sample_node'])}.")
-    known = columns["sample_node"]
-    _check_range(folder, "sample_node", known[known != layout.NO_NODE], node_count)
-    return columns
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise _damaged(f"{path} is missing.") from error
-    except (OSError, ValueError) as error:
-        raise _damaged(f"{path} cannot be read: {error}.") from error
-    if not isinstance(value, dict):
-        raise _damaged(f"{path} holds a {type(value).__name__} where an object is expected.")
-    return value
-
-
-def _column(folder: Path, name: str) -> Array:
-    path, dtype = folder / f"{name}.npy", _DTYPES[name]
-    try:
-        column = np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise _damaged(f"{path} is missing.") from error
-    except (OSError, EOFError, ValueError) as error:
-        raise _damaged(f"{path} is cut short or no column: {str(error).rstrip('.')}.") from error
-    if not isinstance(column, np.ndarray) or column.dtype != np.dtype(dtype) or column.ndim != 1:
-        found = f"{column.ndim} x {column.dtype.str}" if isinstance(column, np.ndarray) else type(column).__name__
-        raise _damaged(f"{path} holds {found} where one dimension of {dtype} is expected.")
-    return column
 
 
 def _check_lengths(folder: Path, columns: dict[str, Array], info: dict[str, Any]) -> None:
@@ -154,40 +103,42 @@ def _check_lengths(folder: Path, columns: dict[str, Array], info: dict[str, Any]
         part = _LEADER.get(name, "address")
         expected = len(columns[part]) + (name == "edge_start")
         if len(column) != expected:
-            raise _damaged(f"{folder / name}.npy has {len(column)} rows where {part}.npy asks for {expected}.")
+            raise damaged(f"{folder / name}.npy has {len(column)} rows where {part}.npy asks for {expected}.")
     for part, count in (("address", "node_count"), ("edge_target", "edge_count"), ("root_node", "root_count")):
         if info.get(count, len(columns[part])) != len(columns[part]):
-            raise _damaged(f"{folder / part}.npy has {len(columns[part])} rows; {layout.DONE_FILE} says {info[count]}.")
+            raise damaged(f"{folder / part}.npy has {len(columns[part])} rows; {layout.DONE_FILE} says {info[count]}.")
 
 
 def _check_edges(folder: Path, columns: dict[str, Array]) -> None:
     """Rows of edges begin where the one before ended, and edges and roots point to nodes."""
     start, node_count = columns["edge_start"], len(columns["address"])
     if start[0] != 0 or start[-1] != len(columns["edge_target"]) or bool(np.any(start[1:] < start[:-1])):
-        raise _damaged(f"{folder / 'edge_start.npy'} does not rise from 0 to the {len(columns['edge_target'])} edges.")
+        raise damaged(f"{folder / 'edge_start.npy'} does not rise from 0 to the {len(columns['edge_target'])} edges.")
     for name in ("edge_target", "root_node"):
         _check_range(folder, name, columns[name], node_count)
 
 
 def _check_range(folder: Path, name: str, column: Array, count: int) -> None:
     if len(column) and int(column.max()) >= count:
-        raise _damaged(f"{folder / name}.npy holds {int(column.max())} where only {count} rows are known.")
+        raise damaged(f"{folder / name}.npy holds {int(column.max())} where only {count} rows are known.")
 
 
 def _check_edge_labels(folder: Path, labels: Array, string_count: int) -> None:
     """Kinds are known and texts are rows of the string table."""
-    kinds = labels >> layout.EDGE_KIND_SHIFT
-    _check_range(folder, "edge_label", kinds, len(layout.EDGE_KINDS))
-    named = np.isin(np.arange(len(layout.EDGE_KINDS)), (layout.INDEX, layout.STACK), invert=True)
-    _check_range(folder, "edge_label", labels[named[kinds]] & layout.EDGE_VALUE_MASK, string_count)
+    named = np.isin(np.arange(1 << 32 - layout.EDGE_KIND_SHIFT), (layout.INDEX, layout.STACK), invert=True)
+    for first in range(0, len(labels), _PART):  # in parts that stay in the processor's cache
+        part = labels[first:first + _PART]
+        kinds = part >> layout.EDGE_KIND_SHIFT
+        _check_range(folder, "edge_label", kinds, len(layout.EDGE_KINDS))
+        _check_range(folder, "edge_label", (part & layout.EDGE_VALUE_MASK) * named[kinds], string_count)
 
 
 def _table(folder: Path, names: dict[str, Any], table: str) -> list[Any]:
     left_out, is_row = _ROWS[table]
     rows = names.get(table, left_out)
     if not isinstance(rows, list):
-        raise _damaged(f"{folder / layout.NAMES_FILE} has no list of {table}.")
+        raise damaged(f"{folder / layout.NAMES_FILE} has no list of {table}.")
     for number, row in enumerate(rows):
         if not is_row(row):
-            raise _damaged(f"{folder / layout.NAMES_FILE} has something of another shape in row {number} of {table}.")
+            raise damaged(f"{folder / layout.NAMES_FILE} has something of another shape in row {number} of {table}.")
     return rows
