@@ -143,6 +143,9 @@ def _process_info(process: sessions.SessionProcess) -> ProcessInfo:
 
 def _notes(process: sessions.SessionProcess) -> list[str]:
     found = [str(note.get("note", "")) for note in process.notes()]
+    if process.info.get("why_not_native"):
+        found.insert(0, f"{process.info['why_not_native']} So the heap was walked in Python, which takes longer; "
+                        "leakscope doctor --build-probe PYTHON builds a probe where there can be one.")
     for snapshot in process.snapshots():
         found += [str(note) for note in snapshot.done.get("notes", [])]
     return [f"Process {process.pid}: {note}" for note in dict.fromkeys(found) if note]
