@@ -179,6 +179,7 @@ def _born():
             return
         parent.timeline.end()
         if not parent.options.get("follow", True):
+            parent.sampler.close()
             return
         from .recorder import Recorder
 

@@ -23,13 +23,18 @@ def describe(recorder):
         "started_ns": recorder.begun_ns - recorder.started_ns,
         "start_ticks": start_ticks(),
         "own_thread_names": [SYSTEM_NAME],
-        "sites": recorder.options.get("sites") or "off",
+        "sites": _sites(recorder),
         "walk": "python" if recorder.snapshots.why_not_native else "native",
         "modules_count": len(sys.modules),
     }
     if recorder.snapshots.why_not_native:
         described["why_not_native"] = recorder.snapshots.why_not_native
     return described
+
+
+def _sites(recorder):
+    asked = recorder.options.get("sites") or "off"
+    return "off" if asked == "sampled" and not recorder.sampler.is_on else asked
 
 
 def role(session, own_name, earlier):

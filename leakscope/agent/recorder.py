@@ -57,8 +57,10 @@ class Recorder:
         keep = options.get("keep_snapshots") or 6
         self.ladder = Ladder(keep, None if warmup_s is None else int(warmup_s * _SECOND),
                              None if not every_s else int(every_s * _SECOND))
-        frames = sites.parse_option(options.get("sites"))
-        self.windows = sites.Windows(frames, options.get("max_memory_bytes"), self.files.note)
+        kind, frames = sites.parse_option(options.get("sites"))
+        allowed = options.get("max_memory_bytes")
+        self.windows = sites.Windows(frames, allowed, self.files.note)
+        self.sampler = sites.Sampler(kind == "sampled", self.started_ns, allowed, self.files.note)
         self.thread = None
         self.snapshots = Snapshots(self, keep)
         self._is_limit_seen = False
@@ -80,6 +82,7 @@ class Recorder:
                     earlier = self.files.create(self.pid)
                     name = os.path.basename(self.files.path)
                     self.role = self.role or process.role(self.options["session"], name, earlier)
+                    self.sampler.open()
                     self.files.write(fmt.PROCESS_FILE, process.describe(self))
                 except OSError:
                     self.files.is_closed = True
@@ -88,6 +91,7 @@ class Recorder:
     def begin(self):
         """Start the thread, the collector's clock and, where wanted, allocation tracing."""
         self.timeline.begin()
+        self.sampler.open()
         self.windows.open()
         why_not = native_sites.start() if self.options.get("native") else None
         if why_not:
@@ -141,6 +145,7 @@ class Recorder:
             self.snapshots.finish()
             self.files.write(fmt.EXIT_FILE, {"t_ns": time.monotonic_ns() - self.started_ns, "reason": reason})
         self.timeline.end()
+        self.sampler.close()
         self.windows.close()
 
     def leave(self):
@@ -149,6 +154,7 @@ class Recorder:
         self.pause()
         self.snapshots.give_up()
         self.timeline.end()
+        self.sampler.close()
         self.windows.close()
 
     # --- the thread ---
@@ -184,6 +190,7 @@ class Recorder:
         self._watch_modules(row, elapsed_ns)
         self._bound_timeline()
         self.windows.tick(elapsed_ns, self.ladder.next_ns)
+        self.sampler.tick()
         if self.ladder.is_due(elapsed_ns):
             if not self._is_importing(row, elapsed_ns):
                 self.take("ladder", row, is_waited=False)
@@ -256,8 +263,8 @@ class Recorder:
         """Return what the walk leaves out: our modules and everything that hangs on them."""
         name = __package__
         modules = [module for key, module in list(sys.modules.items()) if key == name or key.startswith(name + ".")]
-        return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.snapshots,
-                          self.thread]
+        return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.sampler,
+                          self.snapshots, self.thread]
 
     def _is_exit_worth_a_snapshot(self):
         is_short = self.elapsed_ns() < _SHORT_RUN_NS

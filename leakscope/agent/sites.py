@@ -1,6 +1,8 @@
-"""Where objects were allocated, as tracemalloc knows it, in bounded windows.
+"""Where objects were allocated: by the sampler of the probe, or as tracemalloc knows it, in bounded windows.
 
-tracemalloc makes a program that allocates much five to ten times slower and keeps about a hundred bytes for each
+The sampler (`_probe/sample.c`) watches some allocations of all, from the first line of the target on, at next to no cost:
+it is what runs unless something else is asked for, where there is a probe for the interpreter. Where there is none,
+nothing takes its place: tracemalloc makes a program that allocates much five to ten times slower and keeps about a hundred bytes for each
 block, so it is on only when asked for (`--sites tracemalloc[:FRAMES]`) and only in windows. The first window opens
 when the process comes up, because what a short program allocates at its beginning matters. A snapshot ends a window:
 its tracebacks are read, tracing stops, and then the walk runs, which would take eight times as long under tracing. In
@@ -23,6 +25,7 @@ _LEAST_BOUND_BYTES = 64 << 20
 # A line that grew by less is noise: caches, interned strings, the import system.
 _LEAST_GROWTH_BYTES = 10 << 10
 _MOST_LINES = 200
+_SAMPLES_BYTES = 16 << 20
 # Bytes of tracemalloc for one block, and how many blocks may be listed at once: a list of two million takes 370 MB.
 _BYTES_A_TRACE, _MOST_TRACES = 90, 1_500_000
 # Bytes that are kept between two snapshots for an object with a site.
@@ -39,11 +42,76 @@ _SIZED = frozenset((str, bytes, tuple, int, frozenset))
 
 
 def parse_option(text):
-    """Return the frames to keep of `off`, `tracemalloc` or `tracemalloc:FRAMES`; 0 means off."""
-    name, _, frames = (text or "off").partition(":")
-    if name != "tracemalloc":
-        return 0
-    return max(1, min(int(frames), 64)) if frames.isdigit() else 1
+    """Return (kind, frames) of `off`, `sampled`, `tracemalloc` or `tracemalloc:FRAMES`; what is none of them is off.
+
+    frames: of a traceback that tracemalloc keeps, 0 for the other kinds.
+    """
+    kind, _, frames = (text or "off").partition(":")
+    if kind == "tracemalloc":
+        return kind, max(1, min(int(frames), 64)) if frames.isdigit() else 1
+    return "sampled" if kind == "sampled" else "off", 0
+
+
+class Sampler:
+    """The sampler of the probe in this process; it goes on in a forked child.
+
+    Args:
+        is_wanted: whether it was asked for.
+        started_ns: CLOCK_MONOTONIC from which its times are counted.
+        max_bytes: what the agent may take in all; a sixteenth of it, at most 16 MiB, is the bound of its tables.
+        note: a function that takes a sentence.
+    """
+
+    def __init__(self, is_wanted, started_ns, max_bytes, note):
+        self._is_wanted = is_wanted
+        self._started_ns = started_ns
+        self._cap_bytes = min(_SAMPLES_BYTES, (max_bytes or 1 << 30) // 16)
+        self._note = note
+        self._probe = None
+
+    @property
+    def is_on(self):
+        """Whether allocations are being sampled."""
+        return self._probe is not None
+
+    def open(self):
+        """Start to sample, or say why not."""
+        if not self._is_wanted or self.is_on:
+            return
+        try:
+            from . import probe
+        except ImportError:
+            self._give_up("There is no probe for this interpreter.")
+            return
+        why_not = probe.why_not() or probe._probe.sample_start(
+            cap_bytes=self._cap_bytes, started_monotonic_ns=self._started_ns, own=own_folder(),
+            library=os.path.dirname(os.__file__) + os.sep, here=_working_folder())
+        if why_not:
+            self._give_up(why_not)
+        else:
+            self._probe = probe._probe
+
+    def tick(self):
+        """See to it that allocations come by: a tool that leaves may take the sampler's hooks with it."""
+        if self.is_on and self._probe.sample_state()["mode"] == "off":
+            self._give_up("Another tool has taken the place of the allocation sampler.")
+
+    def close(self):
+        """Stop to sample, and take the hooks out."""
+        if self.is_on:
+            self._probe.sample_stop()
+        self._is_wanted, self._probe = False, None
+
+    def _give_up(self, why):
+        self._is_wanted, self._probe = False, None
+        self._note(f"{why[:-1]}, so allocation sites are not recorded.")
+
+
+def _working_folder():
+    try:
+        return os.path.join(os.getcwd(), "")
+    except OSError:
+        return ""
 
 
 class Windows:

@@ -13,7 +13,7 @@ from leakscope.units import parse_duration, parse_size
 
 # What a person types, and the renderer that it means. Asking leakscope.render would load Jinja2 before the target starts.
 FILE_FORMATS = {"html": "html", "md": "markdown", "markdown": "markdown", "json": "json"}
-_SITES = re.compile(r"off|tracemalloc(:[1-9]\d?)?")
+_SITES = re.compile(r"off|sampled|tracemalloc(:[1-9]\d?)?")
 
 
 class _Parsed(click.ParamType[float]):
@@ -59,10 +59,9 @@ FORMATS = _Formats()
 
 def choose_sites(_context: click.Context, _param: click.Parameter, value: str) -> str:
     """Return the value of --sites; raises UsageError."""
-    if value == "sampled":
-        raise UsageError("--sites: 'sampled' is not available yet in this version.", "--sites tracemalloc")
     if not _SITES.fullmatch(value):
-        raise UsageError(f"--sites: '{value}' is neither off nor tracemalloc with 1 to 99 frames.", "--sites tracemalloc:8")
+        raise UsageError(f"--sites: '{value}' is neither sampled nor off nor tracemalloc with 1 to 99 frames.",
+                         "--sites tracemalloc:8")
     return value
 
 

@@ -278,10 +278,36 @@ def test_a_target_that_stops_our_tracing_and_starts_its_own_keeps_it(traced: sit
     _tracemalloc.stop()
 
 
-@pytest.mark.parametrize("text, frames", [("off", 0), ("", 0), ("sampled", 0), ("tracemalloc", 1), ("tracemalloc:25", 25),
-                                          ("tracemalloc:900", 64)])
-def test_the_option_says_how_many_frames(text: str, frames: int) -> None:
-    assert sites.parse_option(text) == frames
+@pytest.mark.parametrize("text, kind, frames", [
+    ("off", "off", 0), ("", "off", 0), ("sampled", "sampled", 0), ("tracemalloc", "tracemalloc", 1),
+    ("tracemalloc:25", "tracemalloc", 25), ("tracemalloc:900", "tracemalloc", 64), ("profiled", "off", 0)])
+def test_the_option_says_what_is_recorded_and_how_many_frames(text: str, kind: str, frames: int) -> None:
+    assert sites.parse_option(text) == (kind, frames)
+
+
+def test_without_a_probe_nothing_takes_the_place_of_the_sampler(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"sites": "sampled"}, walk=True)
+    for binary in (stage.boot / "_leakscope_agent").glob("_probe.*.so"):
+        binary.unlink()
+    stage.run(sys.executable, str(stage.write("shop.py", PROGRAM + "import tracemalloc\nassert not tracemalloc.is_tracing()\n")))
+    (process,) = stage.processes
+    assert process.notes == ["There is no probe for this interpreter, so allocation sites are not recorded."]
+    assert process.json("process.json")["sites"] == "off"
+
+
+def test_a_sampler_that_another_tool_took_out_is_given_up_once() -> None:
+    class Probe:
+        def sample_state(self) -> dict[str, str]:
+            return {"mode": "off"}
+
+    said: list[str] = []
+    sampler = sites.Sampler(True, 0, 0, said.append)
+    sampler._probe = Probe()
+    sampler.tick()
+    sampler.tick()
+    sampler.open()
+    assert said == ["Another tool has taken the place of the allocation sampler, so allocation sites are not recorded."]
+    assert not sampler.is_on
 
 
 def test_paths_are_shown_without_whose_machine_it_is() -> None:

@@ -21,6 +21,7 @@
 #endif
 
 #define SMALL 512u /* SMALL_REQUEST_THRESHOLD of pymalloc */
+#define PAGE 4096u
 enum { RAW = PYMEM_DOMAIN_RAW, MEM = PYMEM_DOMAIN_MEM, OBJ = PYMEM_DOMAIN_OBJ, DOMAINS };
 
 typedef size_t (*SizeOf)(void *block);
@@ -98,7 +99,8 @@ RARE void hit_growth(int domain, void *block, size_t size, size_t bytes, Sample 
     }
 }
 
-/* realloc of a block that may be sampled: it keeps its place and time. Of what shrinks, the same part is taken from its weight. */
+/* realloc of a block that may be sampled: it keeps its place and time. Of what shrinks, the same part is taken from its weight. The sample
+ * is out of the table meanwhile: as soon as the block has moved, its former place is another thread's. */
 RARE void *regrow_known(int domain, void *context, void *old, size_t bytes)
 {
     Sample known;
@@ -124,6 +126,14 @@ RARE void *regrow_known(int domain, void *context, void *old, size_t bytes)
     if (was_sampled && bytes > 0)
         keep(&known, block, bytes);
     return block;
+}
+
+/* The block has moved though it had room. */
+RARE void move(void *old, void *block, size_t bytes)
+{
+    Sample known;
+    if (sample_remove(old, &known))
+        keep(&known, block, bytes);
 }
 
 /* --- the fast paths: inlined into one function for each domain ------------------------------------------------------------------ */
@@ -161,13 +171,18 @@ INLINE void *serve_realloc(int domain, bool is_nested, void *context, void *old,
     SizeOf size_of = domains[domain].size_of;
     if (size_of == NULL)
         return renew(domain, context, old, bytes, is_hit(bytes));
-    if (UNLIKELY(may_be_sampled(old)))
-        return regrow_known(domain, context, old, bytes);
     size_t size_before = size_of(old);
+    bool has_room = bytes <= size_before;
+    /* A large str that grows letter by letter stays within its last page, and its sample as it is. */
+    bool stays = has_room && size_before >= 4 * PAGE && bytes + PAGE > size_before;
+    if (UNLIKELY(may_be_sampled(old)) && !stays)
+        return regrow_known(domain, context, old, bytes);
     gap.depth += is_nested;
     void *block = domains[domain].under.realloc(context, old, bytes);
     gap.depth -= is_nested;
-    if (block != NULL) {
+    if (UNLIKELY(stays && block != old && block != NULL))
+        move(old, block, bytes);
+    if (!has_room && block != NULL) {
         size_t size = size_of(block);
         if (size > size_before && is_hit(size - size_before))
             hit_growth(domain, block, bytes, size - size_before, NULL);
@@ -330,7 +345,7 @@ bool hooks_put(const char **reason)
         if (name != NULL)
             domains[domain].is_in = false; /* the interpreter's own: whoever knew ours has gone */
         if (domains[domain].is_in && !is_reached(domain)) {
-            *reason = "Another tool has put its allocators in the place of the sampler's, so no allocation sites are recorded.";
+            *reason = "Another tool has put its allocators in the place of the sampler's.";
             return false;
         }
     }

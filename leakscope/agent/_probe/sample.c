@@ -335,6 +335,11 @@ Sample *samples_copy(size_t *count, size_t *bytes)
     return copy;
 }
 
+bool sample_is_on(void)
+{
+    return sampler.is_on;
+}
+
 int64_t samples_started_ns(void)
 {
     return sampler.started_ns;
@@ -366,10 +371,10 @@ static const char *begin(double mean, size_t cap_bytes, int64_t started_ns, uint
     static bool is_prepared;
     const char *reason = NULL;
     if (!is_prepared && pthread_atfork(samples_before_fork, samples_after_fork, samples_after_fork) != 0)
-        return "The system gave no memory for the sampler, so no allocation sites are recorded.";
+        return "The system gave no memory for the allocation sampler.";
     is_prepared = true;
     if (!lock_take())
-        return "The sampler was asked for during a fork.";
+        return "The allocation sampler was asked for during a fork.";
     sampler.is_fixed = mean > 0;
     sampler.mean = sampler.least_mean = mean > 0 ? mean : FIRST_MEAN;
     sampler.started_ns = started_ns;
@@ -383,7 +388,7 @@ static const char *begin(double mean, size_t cap_bytes, int64_t started_ns, uint
     if (stacks_open(sampler.cap_bytes / 2) && resize(FIRST_ROOM))
         sampler.is_on = true;
     else
-        reason = "The system gave no memory for the sampler, so no allocation sites are recorded.";
+        reason = "The system gave no memory for the allocation sampler.";
     if (reason != NULL)
         clear();
     lock_give();
