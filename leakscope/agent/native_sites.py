@@ -18,6 +18,12 @@ def start():
     begin = native.plain_function("leakscope_native_start", "i", "L")
     if begin is None:
         return "Native memory was not sampled in this process: the preloaded sampler is not in it."
+    try:
+        from ._probe import native_begin
+
+        native_begin()
+    except ImportError:  # then the sites have C frames alone
+        pass
     error = begin(_MEAN_BYTES)
     return f"Native memory was not sampled: {os.strerror(error)}." if error else None
 

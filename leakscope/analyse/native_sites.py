@@ -16,10 +16,10 @@ from leakscope.model import Location
 Frames = tuple[tuple[str, str, int], ...]  # (module, symbol, offset), innermost first
 PythonFrames = tuple[tuple[str, int, str], ...]  # (file, line, function), innermost first
 
-_INTERPRETER = re.compile(r"(lib)?python3?[\d.]*[a-z]*(\.so.*)?$")
+_INTERPRETER = re.compile(r"(lib)?python3?[\d.]*[a-z]*(\.so.*)?$|_probe\.")  # the probe hands Python's allocations on
 # A function that only hands memory on: its caller is the one to name, if it has a name.
 _HANDS_ON = re.compile(r"(?i)(?:alloc|memalign)(?:$|_|[a-z]*\()|alloc$|^operator new|Malloc|^alloc_")
-_MOST_OF_INTERPRETER = 4  # frames of the interpreter between an extension and malloc: PyMem_Malloc, PyBytes_FromStringAndSize
+_MOST_OF_INTERPRETER = 6  # frames between an extension and malloc: PyBytes_FromStringAndSize, PyObject_Malloc, the probe, ...
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@
 
 enum {
     MOST_FRAMES = 48,
+    PYTHON_BYTES = 2048,
     MOST_STACKS = 1 << 15,    /* different stacks; later ones count as one without frames */
     MOST_BLOCKS = 1 << 18,    /* live samples; before the table is full the mean doubles */
     SMALLEST_MEAN = 64 << 10, /* of a program that has just begun, so that a script of ten seconds has sites */
@@ -44,15 +45,13 @@ typedef struct {
 } Block;
 
 typedef struct {
-    uint64_t hash;
-    uint32_t python; /* stack of the probe, 0: none */
-    uint32_t count;
-    uintptr_t *frames; /* return addresses, innermost first */
+    uint64_t hash; /* 0: free place */
+    uint32_t count, python_bytes;
+    uintptr_t *frames; /* addresses inside the calls, innermost first; after them the Python frames as text */
 } Stack;
 
-/* What the probe offers for Python's frames: the stack of this thread (0: none), and its text as a JSON list. */
-typedef uint32_t (*PythonStack)(void);
-typedef void (*PythonStackWriter)(uint32_t stack, int fd);
+/* What the probe offers (native.c): writes the Python frames of this thread as a JSON list, and returns its length or 0. */
+typedef size_t (*PythonFrames)(char *text, size_t room);
 
 static void *(*real_malloc)(size_t);
 static void *(*real_calloc)(size_t, size_t);
@@ -75,8 +74,7 @@ static uint32_t stack_count;
 static uint8_t filter[1 << 16]; /* how many sampled blocks hash here; 255 stays 255 */
 static char *arena;
 static size_t arena_left;
-static PythonStack python_stack;
-static PythonStackWriter write_python_stack;
+static PythonFrames python_frames;
 
 THREAD_LOCAL int64_t bytes_left;
 THREAD_LOCAL bool is_inside; /* our own allocations, and those of the unwinder */
@@ -216,18 +214,20 @@ static void put_in(Block block)
 }
 
 /* The row of a stack; the last row stands for all that found no room. Called with the lock held. */
-static uint32_t row_of_stack(uintptr_t *frames, uint32_t count, uint32_t python)
+static uint32_t row_of_stack(const uintptr_t *frames, uint32_t count, const char *python, size_t python_bytes)
 {
-    uint64_t hash = mixed(python + 1);
+    uint64_t hash = 1;
     for (uint32_t i = 0; i < count; i++)
         hash = mixed(hash ^ frames[i]);
-    hash |= 1;
+    for (size_t i = 0; i < python_bytes; i++)
+        hash = (hash ^ (unsigned char)python[i]) * 0x100000001B3ULL; /* FNV-1a */
+    hash = mixed(hash) | 1;
     uint32_t place = hash >> 20 & (2 * MOST_STACKS - 1);
     while (stacks[place].hash != 0 && stacks[place].hash != hash)
         place = (place + 1) & (2 * MOST_STACKS - 1);
     if (stacks[place].hash == hash)
         return place;
-    size_t bytes = count * sizeof *frames;
+    size_t bytes = count * sizeof *frames + ((python_bytes + 7) & ~(size_t)7);
     if (arena_left < bytes) {
         arena = take_pages(1 << 20);
         arena_left = arena == NULL ? 0 : 1 << 20;
@@ -235,8 +235,9 @@ static uint32_t row_of_stack(uintptr_t *frames, uint32_t count, uint32_t python)
     if (stack_count >= MOST_STACKS || arena_left < bytes)
         return 2 * MOST_STACKS;
     stack_count++;
-    stacks[place] = (Stack){hash, python, count, (uintptr_t *)arena};
-    memcpy(arena, frames, bytes);
+    stacks[place] = (Stack){hash, count, (uint32_t)python_bytes, (uintptr_t *)arena};
+    memcpy(arena, frames, count * sizeof *frames);
+    memcpy(arena + count * sizeof *frames, python, python_bytes);
     arena += bytes;
     arena_left -= bytes;
     return place;
@@ -270,11 +271,12 @@ static __attribute__((noinline)) void sample(void *address, size_t bytes, uint64
     Unwinding unwinding = {frames, 0};
     if (is_unwinding_possible)
         _Unwind_Backtrace(add_frame, &unwinding);
-    uint32_t python = python_stack == NULL ? 0 : python_stack();
+    char python[PYTHON_BYTES];
+    size_t python_bytes = python_frames == NULL ? 0 : python_frames(python, sizeof python);
     double probability = -expm1(-(double)bytes / (double)mean);
     Block block = {(uintptr_t)address, bytes, (uint64_t)((double)bytes / probability + 0.5), 0};
     lock();
-    block.stack = row_of_stack(frames, unwinding.count, python);
+    block.stack = row_of_stack(frames, unwinding.count, python, python_bytes);
     taken_count++;
     unlock();
     put_in(block);
@@ -533,10 +535,9 @@ EXPORT void leakscope_native_stop(void)
 }
 
 /* The probe brings Python's frames. */
-EXPORT void leakscope_native_python(PythonStack stack, PythonStackWriter writer)
+EXPORT void leakscope_native_python(PythonFrames frames)
 {
-    python_stack = stack;
-    write_python_stack = writer;
+    python_frames = frames;
 }
 
 /* --- the record: native.json (agent/format.py) --- */
@@ -564,10 +565,9 @@ static void flush(Out *out)
 static void put(Out *out, const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
-        if (out->used + 8 > sizeof out->text)
+        if (out->used == sizeof out->text)
             flush(out);
-        unsigned char letter = (unsigned char)text[i];
-        out->text[out->used++] = (char)letter;
+        out->text[out->used++] = text[i];
     }
 }
 
@@ -679,9 +679,8 @@ EXPORT int leakscope_native_write(int fd)
             put_frame(&out, stack->frames[i], demangle);
         }
         put_text(&out, "],\"python\":");
-        flush(&out);
-        if (stack->python != 0 && write_python_stack != NULL)
-            write_python_stack(stack->python, fd);
+        if (stack->python_bytes > 0)
+            put(&out, (const char *)(stack->frames + stack->count), stack->python_bytes);
         else
             put_text(&out, "[]");
         put_text(&out, ",\"bytes\":");
