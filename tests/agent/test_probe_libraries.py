@@ -174,9 +174,8 @@ HOOKED.register_post_accumulate_grad_hook(lambda tensor: None)
 KEPT.retain_grad()
 KEPT.sum().backward()
 MODEL = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-OPTIMIZER = torch.optim.SGD(MODEL.parameters(), lr=0.1, momentum=0.9)
 MODEL(torch.ones(6, 4)).pow(2).mean().backward()
-OPTIMIZER.step()
+STATE = {parameter: {"exp_avg": torch.zeros_like(parameter)} for parameter in MODEL.parameters()}  # as an optimizer keeps it
 CHANGED = torch.zeros(4)
 CHANGED[1:3] = WEIGHT[:2]
 with torch.no_grad():
@@ -244,47 +243,33 @@ def test_what_no_python_object_stands_for_is_seen_without_making_one(tensors: Ca
     assert set(fresh.follow(reached, "attribute variable")) == set(fresh.follow(fresh.module(), "attribute WEIGHT"))
 
 
-def test_a_storage_says_on_which_device_it_is_and_a_wild_pointer_costs_no_more_than_an_edge(tmp_path: Path) -> None:
-    """There is no GPU here: the two bytes of the device are changed while the walk looks, and put back."""
-    pytest.importorskip("torch")
-    taken = run('''
-import ctypes, torch
-FAR, WILD, PLAIN = torch.zeros(1000), torch.ones(3), torch.zeros(50)
-native("first")
-def poked(address, value):
-    kept = ctypes.string_at(address, len(value))
-    ctypes.memmove(address, value, len(value))
-    return address, kept
-def words(address, count):
-    return list((ctypes.c_uint64 * count).from_address(address))
-storage = torch._C._storage_id(FAR)
-data = words(storage, 8).index(FAR.data_ptr())
-assert ctypes.string_at(storage + (data + 3) * 8, 2) == bytes((0, 255))
-pointer = WILD._cdata + words(WILD._cdata, 8).index(torch._C._storage_id(WILD)) * 8
-changed = [poked(storage + (data + 3) * 8, bytes((1, 3))), poked(pointer, (1 << 40).to_bytes(8, "little"))]
-native("poked")
-for address, value in changed:
-    ctypes.memmove(address, value, len(value))
-''', tmp_path)
-    first, poked = taken("first"), taken("poked")
-    for name, device in (("FAR", 4), ("PLAIN", 0)):
-        for snapshot, expected in ((first, 0), (poked, device)):
-            (memory,) = snapshot.follow(snapshot.module(), f"attribute {name}", "storage")
-            assert (snapshot.device[memory], snapshot.shallow_bytes[memory]) == (expected, 4000 if name == "FAR" else 200)
-    assert poked.follow(poked.module(), "attribute WILD")
-    assert not poked.follow(poked.module(), "attribute WILD", "storage")
-
-
-def test_a_child_a_busy_thread_and_a_process_that_has_learned_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    taken = run('''
-import os, threading, torch
+# Learned late, poked at, beside threads of C++, and in a child.
+CHANGING = '''
+import ctypes, os, threading, torch
 from _leakscope_agent import torch_layout
+FAR, WILD, PLAIN = torch.zeros(1000), torch.ones(3), torch.zeros(50)
 MODEL = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(20)])
 FIRST = MODEL[0]
 learn, torch_layout.learn = torch_layout.learn, lambda probe: None
 native("unlearned")
 torch_layout.learn = learn
+native("first")
+
+def poked(address, value):
+    kept = ctypes.string_at(address, len(value))
+    ctypes.memmove(address, value, len(value))
+    return address, kept
+def words(address):
+    return list((ctypes.c_uint64 * 8).from_address(address))
+storage = torch._C._storage_id(FAR)
+device = storage + (words(storage).index(FAR.data_ptr()) + 3) * 8
+assert ctypes.string_at(device, 2) == bytes((0, 255))
+pointer = WILD._cdata + words(WILD._cdata).index(torch._C._storage_id(WILD)) * 8
+changed = [poked(device, bytes((1, 3))), poked(pointer, (1 << 40).to_bytes(8, "little"))]
+native("poked")
+for address, value in changed:
+    ctypes.memmove(address, value, len(value))
+
 def train():
     while not stop.is_set():
         MODEL(torch.ones(4, 16)).sum().backward()  # in C++ without the GIL for the most part
@@ -299,18 +284,44 @@ for number in range(6):
 stop.set()
 for thread in threads:
     thread.join()
+
 pid = os.fork()
 if pid == 0:
     native("child")
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
-''', tmp_path)
-    unlearned = taken("unlearned")
-    assert any("what tensors hold" in note for note in unlearned.done["notes"])
-    assert not memories(unlearned, "storage")
-    for name in ("busy5", "child"):
-        snapshot = taken(name)
-        weights = snapshot.follow(snapshot.module(), "attribute FIRST", "attribute _parameters", "key")
-        assert sorted(int(snapshot.shallow_bytes[node]) for node in snapshot.follow(weights, "storage")) == [64, 1024]
-        assert snapshot.done["notes"] == []
+'''
 
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapshot]:
+    pytest.importorskip("torch")
+    return run(CHANGING, tmp_path_factory.mktemp("changing"))
+
+
+def test_a_storage_says_on_which_device_it_is(changing: Callable[[str], Snapshot]) -> None:
+    """There is no GPU here: the two bytes of the device were changed while the walk looked, and put back."""
+    for name, size, device in (("FAR", 4000, 4), ("PLAIN", 200, 0)):
+        for snapshot, expected in ((changing("first"), 0), (changing("poked"), device)):
+            (memory,) = snapshot.follow(snapshot.module(), f"attribute {name}", "storage")
+            assert (snapshot.device[memory], snapshot.shallow_bytes[memory]) == (expected, size)
+
+
+def test_a_wild_pointer_costs_an_edge_and_no_more(changing: Callable[[str], Snapshot]) -> None:
+    for name, count in (("first", 1), ("poked", 0)):
+        snapshot = changing(name)
+        assert snapshot.follow(snapshot.module(), "attribute WILD")
+        assert len(snapshot.follow(snapshot.module(), "attribute WILD", "storage")) == count
+
+
+def test_a_process_that_has_learned_nothing_says_so(changing: Callable[[str], Snapshot]) -> None:
+    assert any("what tensors hold" in note for note in changing("unlearned").done["notes"])
+    assert not memories(changing("unlearned"), "storage")
+
+
+@pytest.mark.parametrize("name", ("busy5", "child"))
+def test_storages_are_seen_beside_threads_of_c_and_in_a_child(name: str, changing: Callable[[str], Snapshot]) -> None:
+    snapshot = changing(name)
+    weights = snapshot.follow(snapshot.module(), "attribute FIRST", "attribute _parameters", "key")
+    assert sorted(int(snapshot.shallow_bytes[node]) for node in snapshot.follow(weights, "storage")) == [64, 1024]
+    assert snapshot.done["notes"] == []
