@@ -347,10 +347,11 @@ static PyCodeObject *code_of_generator(PyGenObject *generator)
 #endif
 }
 
+/* Its variables are gone. One that is closed before it has begun keeps them (3.12 and later). */
 static bool has_ended(PyGenObject *generator)
 {
 #if AT_LEAST(11)
-    return generator->gi_frame_state >= FRAME_COMPLETED;
+    return generator->gi_frame_state >= FRAME_CLEARED;
 #else
     return generator->gi_frame == NULL;
 #endif
