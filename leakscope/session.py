@@ -39,6 +39,16 @@ class SnapshotFolder:
         """When it was taken, nanoseconds since the start of the session."""
         return int(self.done.get("t_ns", 0))
 
+    @property
+    def raw_bytes(self) -> int:
+        """The size of its files while its columns are as the agent wrote them; 0 once they are packed, or gone."""
+        if (self.path / layout.PACK_FILE).exists():
+            return 0
+        try:
+            return sum(each.stat().st_size for each in os.scandir(self.path))
+        except OSError:
+            return 0  # the agent has let go of it
+
 
 @dataclass(frozen=True)
 class SessionProcess:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from leakscope.commands._absence import Seen, as_started, gap, lost, tree
+from leakscope.commands._packing import Packing
 from leakscope.commands._say import say
 from leakscope.commands._status import StatusLine
 from leakscope.commands._target import Target
@@ -15,6 +16,7 @@ from leakscope.model import Gap
 from leakscope.session import Session
 
 _LOOK_EVERY_S = 1.0
+_PACK_EVERY_S = 10.0
 _LONG_ENOUGH_S = 2.0  # ours: an interpreter that has no agent after this has none
 _STOP_GRACE_S = 10.0  # after --duration the agent takes a last snapshot, in pure Python a second for a million objects
 
@@ -28,6 +30,7 @@ class Watch:
         self._duration_s: float | None = None
         self._at_duration: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
+        self._packing, self._pack_next_s = Packing(session), _PACK_EVERY_S
         self._look_next_s = 0.0
         self._look_step_s = 0.02  # a short script is over soon: look early, then less often
         self._without: dict[int, Seen] = {}
@@ -52,6 +55,9 @@ class Watch:
             self._thread.start()
             self._at_duration = None
             self._without_status()
+        if elapsed_s >= self._pack_next_s:
+            self._packing.look()
+            self._pack_next_s = elapsed_s + _PACK_EVERY_S
         return max(0.01, self._look_next_s - elapsed_s)
 
     def end(self) -> bool:
@@ -61,6 +67,10 @@ class Watch:
             return False
         self._thread.join()
         return True
+
+    def pack(self) -> None:
+        """Pack the snapshots that are not yet; the report has been made."""
+        self._packing.finish()
 
     def say_what_is_absent(self) -> None:
         """Write down, and say, which Python processes no agent reported from; all of them: why there is no Python at all."""

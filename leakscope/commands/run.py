@@ -60,7 +60,8 @@ class Wish:
 @click.option("--max-disk", type=SIZE, help="Ceiling of the session on disk.  [default: 2GiB, at most half of what is free]")
 @click.option("--max-memory", type=SIZE,
               help="Ceiling of the agent's own memory.  [default: 1GiB, at most a quarter of the machine]")
-@click.option("--sites", default="sampled", show_default=True, callback=choose_sites, metavar="sampled|off|tracemalloc[:FRAMES]",
+@click.option("--sites", default="sampled", show_default=True, callback=choose_sites,
+              metavar="sampled|off|tracemalloc[:FRAMES]",
               help="Where objects were allocated: some of them, or all; tracemalloc slows the command down many times over.")
 @click.option("--native", is_flag=True,
               help="Sample native allocations (malloc, mmap) with their C stacks too, by a preloaded library. Linux, glibc.")
@@ -214,6 +215,7 @@ def _observe(session: Session, target: Target, reporting: _Reporting) -> Ending:
         target.close()
     if not is_reported:
         reporting.make()
+    watch.pack()
     return ending
 
 
