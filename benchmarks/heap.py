@@ -26,14 +26,19 @@ PACKAGES = ("leakscope-forensics", "guppy3", "Pympler", "objgraph")
 
 # Makes the heap; what follows it prints one JSON object.
 HEAP = """
-import ctypes, gc, json, os, resource, sys, tempfile, time
+import ctypes, gc, json, os, random, sys, tempfile, time
 
 class Order:
     def __init__(self, number):
-        self.lines, self.note = [number], f"note {number}"
+        self.lines, self.note = [number] * (1 + number % 7), "n" * int(random.random() * 60) + str(number)
 
 gc.disable()
-registry = {number: Order(number) for number in range(1000, 1000 + int(sys.argv[1]) // 4)}
+random.seed(7)
+count = int(sys.argv[1]) // 4
+registry = {number: Order(number) for number in range(1000, 1000 + count)}
+for number in random.sample(range(1000, 1000 + count), count // 5):  # so that the heap is not in the order of the addresses
+    del registry[number]
+    registry[number + count] = Order(number + count)
 gc.enable()
 
 def resident(field="VmRSS"):
@@ -42,12 +47,18 @@ def resident(field="VmRSS"):
 
 rss = resident()
 
-def answer(seconds, **more):
-    print(json.dumps({"rss": rss, "s": seconds, "more": resident("VmHWM") - rss, **more}), flush=True)
+def answer(seconds, **measured):
+    print(json.dumps({"rss": rss, "s": seconds, "more": resident("VmHWM") - rss, **measured}), flush=True)
     os._exit(0)
 
 def size(folder):
     return sum(entry.stat().st_size for entry in os.scandir(folder))
+
+def packed(folder):
+    from pathlib import Path
+    from leakscope.heap import columns
+    columns.pack(Path(folder))
+    return size(folder)
 """
 
 LEAKSCOPE = """
@@ -62,8 +73,9 @@ WAYS = {
     "leakscope, in place": LEAKSCOPE + """
 start = time.perf_counter()
 done = probe.take(folder, 1, "manual", 0)
-answer(time.perf_counter() - start, nodes=done["node_count"], pause=done["pause_ns"] / 1e9, walk=done["walk_ns"] / 1e9,
-       disk=size(folder), folder=folder)
+seconds, more = time.perf_counter() - start, resident("VmHWM") - rss
+answer(seconds, more=more, nodes=done["node_count"], pause=done["pause_ns"] / 1e9, walk=done["walk_ns"] / 1e9,
+       disk=size(folder), packed=packed(folder))
 """,
     "leakscope, by a child": LEAKSCOPE + """
 _pid, pause = probe.fork(folder, 1, "manual", 0, deadline_ns=time.monotonic_ns() + 600 * 10**9)
@@ -73,16 +85,18 @@ while result is None:
     result = probe.forked()
 if result.get("error"):
     print(json.dumps({"failure": result["reason"]})); sys.stdout.flush(); os._exit(0)
-answer(time.perf_counter() - start, nodes=result["node_count"], pause=pause / 1e9, walk=result["walk_ns"] / 1e9,
-       disk=size(folder), dirtied=result["dirtied_bytes"])
+seconds, more = time.perf_counter() - start, resident("VmHWM") - rss
+answer(seconds, more=more, nodes=result["node_count"], pause=pause / 1e9, walk=result["walk_ns"] / 1e9,
+       disk=size(folder), packed=packed(folder), dirtied=result["dirtied_bytes"])
 """,
     "fork alone": """
 libc = ctypes.PyDLL(None)
 fork = getattr(libc, "_Fork", libc.fork)
+leave = libc._exit
 start = time.perf_counter()
 pid = fork()
 if pid == 0:
-    libc._exit(0)
+    leave(0)
 pause = time.perf_counter() - start
 os.waitpid(pid, 0)
 answer(time.perf_counter() - start, pause=pause)
@@ -146,13 +160,14 @@ def middle(runs: Sequence[dict[str, float]], name: str) -> float | None:
 def row(way: str, runs: Sequence[dict[str, float]]) -> list[str]:
     """A row of the table; what was not measured is empty."""
     if "failure" in runs[-1]:
-        return [way, str(runs[-1]["failure"]), *[""] * 7]
-    nodes, walk, disk = middle(runs, "nodes"), middle(runs, "walk"), middle(runs, "disk")
+        return [way, str(runs[-1]["failure"]), *[""] * 8]
+    nodes, walk = middle(runs, "nodes"), middle(runs, "walk")
+    disk, packed = middle(runs, "disk"), middle(runs, "packed")
     dirtied, rss = middle(runs, "dirtied"), middle(runs, "rss")
     return [way, f"{middle(runs, 's'):.3f}", f"{1000 * (middle(runs, 'pause') or 0):.2f}", f"{nodes:,.0f}" if nodes else "",
             f"{nodes / walk / 1e6:.1f}" if nodes and walk else "", f"{(rss or 0) / 2**20:.0f}",
             f"{(middle(runs, 'more') or 0) / 2**20:.0f}", f"{dirtied / rss:.0%}" if dirtied and rss else "",
-            f"{disk / nodes:.1f}" if disk and nodes else ""]
+            f"{disk / nodes:.1f}" if disk and nodes else "", f"{packed / nodes:.1f}" if packed and nodes else ""]
 
 
 def main() -> None:
@@ -167,7 +182,7 @@ def main() -> None:
     found = ", ".join(f"{name} {version}" for name, version in versions(args.python, PACKAGES).items())
     text = f"{description()}.\n{found}.\nMedians of {args.rounds} processes.\n"
     head = ["", "seconds", "pause ms", "objects", "million objects/s", "RSS MiB", "peak above RSS MiB", "dirtied of RSS",
-            "bytes on disk an object"]  # fmt: skip
+            "bytes on disk an object", "packed"]  # fmt: skip
     for objects in args.objects:
         runs: dict[str, list[dict[str, float]]] = {
             way: [] for way in WAYS if not args.only or way.startswith(tuple(args.only))}
