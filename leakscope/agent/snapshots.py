@@ -376,7 +376,7 @@ def _probe():
     """Return (the native walk, None), or (None, a sentence that says why there is none)."""
     try:
         from . import probe
-    except ImportError:
+    except Exception:  # ImportError, or a compiled file that a full disk has cut off
         return None, "This installation has no probe for this interpreter."
     why_not = probe.why_not()
     return (None, why_not) if why_not else (probe, None)

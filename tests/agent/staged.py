@@ -26,6 +26,12 @@ STAND_IN = '''
 import os
 from . import jsontext
 
+class GivenUp(Exception):
+    pass
+
+def own_idents(own):
+    return ()
+
 def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None):
     path = folder
     os.mkdir(path)
@@ -116,7 +122,7 @@ class Stage:
         self.work = folder / "work"
         self.boot = self.session / "boot"
         self.work.mkdir(parents=True)
-        shutil.copytree(AGENT, self.boot / "_leakscope_agent", ignore=shutil.ignore_patterns("__pycache__", "boot"))
+        shutil.copytree(AGENT, self.boot / "_leakscope_agent", ignore=shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so"))
         shutil.copyfile(AGENT / "boot" / "sitecustomize.py", self.boot / "sitecustomize.py")
         if not walk:
             (self.boot / "_leakscope_agent" / "walk.py").write_text(STAND_IN)
