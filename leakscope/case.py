@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from leakscope.analyse import footprint
+from leakscope.analyse import footprint, native_sites
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
 from leakscope.analyse.components import Cycle, cycles
+from leakscope.analyse.native_sites import NativeGrowth
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.reachability import garbage
 from leakscope.analyse.reading import Reading
-from leakscope.analyse.sites import Origins
+from leakscope.analyse.sites import Origins, Place
 from leakscope.analyse.trend import Slope, slowing_ratio, theil_sen
 from leakscope.errors import SessionError
 from leakscope.heap.graph import Array, HeapGraph
@@ -239,6 +241,19 @@ class Case:
     def origins(self) -> Origins:
         """Where the objects of the last snapshot were made."""
         return Origins(self.last, int(self.compared[0].info.get("t_ns", 0)), self.readings[0].places)
+
+    @cached_property
+    def native_growth(self) -> list[NativeGrowth] | None:
+        """The native functions that keep more than in the first compared snapshot; None where nothing was sampled."""
+        found = [sites for each in self.compared if isinstance(each, Stored) and (sites := each.native_sites) is not None]
+        return native_sites.grown(found[0], found[-1]) if len(found) > 1 else None
+
+    @cached_property
+    def loose_growth(self) -> Counter[Place]:
+        """The bytes more, by place, that the sampled blocks of no known object stand for; only what grew."""
+        grown = Counter(self.readings[-1].loose) if self.readings else Counter()
+        grown.subtract(self.readings[0].loose if self.readings else Counter())
+        return +grown
 
     @cached_property
     def type_growth(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leakscope.analyse.sites import own_frame
 from leakscope.model import Location
 
 Frames = tuple[tuple[str, str, int], ...]  # (module, symbol, offset), innermost first
@@ -27,7 +28,7 @@ class NativeGrowth:
     """A native function that keeps more than before.
 
     `function` is "" where the library has no symbol for it; `growth_bytes` and `growth_count` are unbiased estimates;
-    `callers` are the Python frames above it, innermost first, with their share of the growth.
+    `callers` are the program's functions above it (where there is none, Python functions), with their share of the growth.
     """
 
     library: str
@@ -75,20 +76,26 @@ def responsible(frames: Frames) -> tuple[str, str] | None:
         if module != library:
             break
         if symbol and not _HANDS_ON.search(symbol):
-            return library, symbol
+            return library, _plain(library, symbol)
         function = function or symbol
-    return library, function
+    return library, _plain(library, function)
+
+
+def _plain(library: str, symbol: str) -> str:
+    """The C library calls many functions by two names; the one without underscores is in the manual."""
+    return symbol.lstrip("_") if library.startswith("libc.so") else symbol
 
 
 def _callers(parts: Sequence[tuple[int, int, PythonFrames]]) -> tuple[Location, ...]:
-    """Return the innermost Python frames of a function's sites, by their share of its growth."""
+    """Return the program's own frames above a function, by their share of its growth."""
     sizes: dict[tuple[str, int, str], int] = {}
     for size, _count, python in parts:
         if python and size > 0:
-            sizes[python[0]] = sizes.get(python[0], 0) + size
+            file, function, line = own_frame(python)
+            sizes[file, line, function] = sizes.get((file, line, function), 0) + size
     total = sum(size for size, _, _ in parts if size > 0)
     ranked = sorted(sizes.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Location(function, file, line, size / total) for (file, line, function), size in ranked)
+    return tuple(Location(function, file, line, round(size / total, 4)) for (file, line, function), size in ranked)
 
 
 def _frames(site: Mapping[str, Any], name: str) -> Any:

@@ -12,13 +12,15 @@ from leakscope.heap.graph import HeapGraph
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Sums of one snapshot: by layer, by type, by path, by container, by allocation site; bytes of unreachable cycles."""
+    """Sums of one snapshot: by layer, by type, by path, by container, by allocation site (all blocks, and those of no
+    object); bytes of unreachable cycles."""
 
     totals: layers.HeapTotals
     types: dict[str, tuple[int, int]]
     table: growth.PathTable
     containers: growth.Containers
     places: Counter[sites.Place]
+    loose: Counter[sites.Place]
     garbage_bytes: int
 
     @classmethod
@@ -26,4 +28,5 @@ class Reading:
         """Read a snapshot under its growth tree; of all but the last the nodes themselves are not needed any more."""
         table = growth.path_table(graph, tree)
         return cls(layers.heap_totals(graph), growth.type_totals(graph), table if is_last else table.without_nodes(),
-                   growth.containers(graph), sites.live_places(graph), retention.garbage_bytes(graph))
+                   growth.containers(graph), sites.live_places(graph), sites.loose_places(graph),
+                   retention.garbage_bytes(graph))

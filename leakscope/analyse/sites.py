@@ -163,6 +163,12 @@ def live_places(graph: HeapGraph) -> Counter[Place]:
     return _places(graph, np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
 
 
+def loose_places(graph: HeapGraph) -> Counter[Place]:
+    """Return the same of the blocks that no object of the snapshot is or has: C code keeps them."""
+    weights = np.where(graph.sample_node >= graph.node_count, graph.sample_weight, 0).astype(np.float64)
+    return _places(graph, np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
+
+
 def _places(graph: HeapGraph, sizes: Array) -> Counter[Place]:
     """`sizes` (rows of sites,) summed by the program's own frame."""
     places: Counter[Place] = Counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,15 @@ class Stored:
     def load(self) -> HeapGraph:
         """Read it; nobody keeps it but the caller. Raises as `load` does."""
         return load(self.folder)
+
+    @property
+    def native_sites(self) -> list[dict[str, Any]] | None:
+        """What the preloaded sampler found alive (native.json); None where it did not run, or left nothing that can be read."""
+        try:
+            record = json.loads((self.folder / layout.NATIVE_FILE).read_bytes())
+            return [dict(site) for site in record["sites"]]
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
     @property
     def node_count(self) -> int:
