@@ -242,7 +242,7 @@ static uint64_t size_struct(TypeInfo *info, PyObject *thing)
     return bytes;
 }
 
-/* --- which of them: the others that have a __sizeof__ (itertools.product, ctypes' types ...) count as what they derive from --- */
+/* --- which of them: the others that have a __sizeof__ (itertools.product, ctypes' types ...) count as their fixed part --- */
 
 static const struct {
     PyTypeObject *owner; /* of __sizeof__ */
@@ -300,9 +300,7 @@ Sizer sizer_of(TypeInfo *info)
     const PyTypeObject *owner = ((PyMethodDescrObject *)method)->d_common.d_type;
     for (size_t place = 0; owner != NULL && place < Py_ARRAY_LENGTH(sizers); place++) {
         const char *name = sizers[place].name;
-        bool fits = name != NULL ? strcmp(owner->tp_name, name) == 0
-            : owner == sizers[place].owner || (owner != &PyBaseObject_Type && has_base(type, sizers[place].owner));
-        if (fits) {
+        if (name == NULL ? sizers[place].owner == owner : strcmp(owner->tp_name, name) == 0) {
             info->fixed_bytes += sizers[place].counts_all ? 0 : basic;
             return sizers[place].size;
         }
