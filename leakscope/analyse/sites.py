@@ -26,6 +26,7 @@ MOST_SITES = 5
 FEW_SAMPLES = 3  # fewer say where something was made, not where most was; ours
 STORED_SHARE = 0.5  # of the bytes lie in storages: then a sample has to be of an object that shows one; ours
 _LIBRARY_FILE = re.compile(r"^<|(?:^|/)(?:site-packages|dist-packages|python3\.\d+)/")
+_LIBRARY_LABEL = re.compile(r"(?:site-packages|dist-packages|python3\.\d+)/(\S+?\.py)")
 _STORAGE = layout.NODE_KINDS.index("storage")
 
 Place = tuple[str, str, int]  # file, function, line
@@ -57,14 +58,22 @@ class Wanted:
     owner: int = -1
 
 
-def is_library(file: str) -> bool:
+def library_files(graph: HeapGraph) -> frozenset[str]:
+    """Return the source files of libraries, from site-packages or the standard library on, as sites name them.
+
+    Where a file came from is said by the labels of the functions and code objects of the same snapshot.
+    """
+    return frozenset(found[1] for text in graph.strings if (found := _LIBRARY_LABEL.search(text)))
+
+
+def is_library(file: str, libraries: frozenset[str] = frozenset()) -> bool:
     """True for a source file of the standard library, of an installed package, or of generated code."""
-    return bool(_LIBRARY_FILE.search(file))
+    return file in libraries or bool(_LIBRARY_FILE.search(file))
 
 
-def own_frame(frames: Sequence[Sequence[Any]]) -> Place:
+def own_frame(frames: Sequence[Sequence[Any]], libraries: frozenset[str] = frozenset()) -> Place:
     """(file, function, line) of the innermost frame that is the program's own, else of the innermost."""
-    own = next((frame for frame in frames if not is_library(str(frame[0]))), frames[0])
+    own = next((frame for frame in frames if not is_library(str(frame[0]), libraries)), frames[0])
     return str(own[0]), str(own[2]), int(own[1])
 
 
@@ -80,13 +89,14 @@ class Origins:
     def __init__(self, graph: HeapGraph, since_ns: int, before: Counter[Place]) -> None:
         self.graph, self.since_ns, self.before = graph, since_ns, before
         self.node = np.minimum(graph.sample_node, graph.node_count)  # N: a block of no known object
+        self.libraries = library_files(graph)
 
     def of(self, wanted: Wanted) -> Origin:
         """Return where the objects of a finding were made; empty where nothing is known."""
         if not len(self.node):
-            return _traced(self.graph, wanted.nodes)
+            return self._traced(wanted.nodes)
         for samples, is_of_these, words in self._bases(wanted):
-            rows = self._new(samples)
+            rows = self._new(samples, is_of_these)
             sizes = np.bincount(self.graph.sample_site[rows], weights=self._weights(rows), minlength=len(self.graph.sites))
             if sizes[1:].any():
                 return self._worded(sizes, len(rows), words, is_of_these)
@@ -131,10 +141,10 @@ class Origins:
         return np.bincount(holders, weights=graph.shallow_bytes[graph.edge_target[edges]].astype(np.float64),
                            minlength=graph.node_count + 1)
 
-    def _new(self, samples: Array) -> Array:
-        """Those of the samples that were taken since the first snapshot, if they are enough to count; else all."""
+    def _new(self, samples: Array, is_of_these: bool) -> Array:
+        """Those that were taken since the first snapshot; all, if they are of these objects and too few of them are new."""
         new = samples[self.graph.sample_ns[samples] >= self.since_ns]
-        return new if len(new) >= min(FEW_SAMPLES, len(samples)) else samples
+        return new if not is_of_these or len(new) >= min(FEW_SAMPLES, len(samples)) else samples
 
     def _weights(self, samples: Array) -> Array:
         """(S,) float: the bytes that each sample stands for, with the storages that objects like its own show."""
@@ -144,11 +154,11 @@ class Origins:
 
     def _worded(self, sizes: Array, count: int, words: str, is_of_these: bool) -> Origin:
         """The origin by bytes (rows of sites,) of `count` samples, with what it rests on."""
-        places = _places(self.graph, sizes)
+        places = _places(self.graph, self.libraries, sizes)
         found = _locations(places)
         shown = found[0]
         share = sum(size for place, size in places.items() if place[:2] == (shown.file, shown.function)) / places.total()
-        called = _called_there(self.graph, sizes, shown)
+        called = self._called_there(sizes, shown)
         sentence = (f"estimated from {count_text(count)} sample{'s' * (count != 1)} {words}: {share:.0%} of the bytes were "
                     f"made in {shown.function}{f', by calling {called}' * bool(called)}")
         if not is_of_these:
@@ -157,25 +167,42 @@ class Origins:
         return Origin(found, (f"its allocation site is {sentence}",), few)
 
 
+    def _called_there(self, sizes: Array, shown: Location) -> str:
+        """The library function that most of the bytes of a place were made in; empty where the place made them itself."""
+        inner: Counter[str] = Counter()
+        for row in np.flatnonzero(sizes).tolist():
+            frames = (self.graph.sites[row] or {}).get("frames")
+            if frames and own_frame(frames, self.libraries) == (shown.file, shown.function, shown.line):
+                file, line, function = frames[0]
+                inner[f"{function} ({file}:{line})" if is_library(str(file), self.libraries) else ""] += int(sizes[row])
+        return inner.most_common(1)[0][0]
+
+    def _traced(self, nodes: Array) -> Origin:
+        """The origin by the site of each object, as tracemalloc gives it."""
+        rows = self.graph.site_id[nodes]
+        sizes = np.bincount(rows, weights=self.graph.shallow_bytes[nodes].astype(np.float64), minlength=len(self.graph.sites))
+        return Origin(_locations(_places(self.graph, self.libraries, sizes)))
+
+
 def live_places(graph: HeapGraph) -> Counter[Place]:
     """Return the bytes that the samples of each place stand for."""
     weights = graph.sample_weight.astype(np.float64)
-    return _places(graph, np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
+    return _places(graph, library_files(graph), np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
 
 
 def loose_places(graph: HeapGraph) -> Counter[Place]:
     """Return the same of the blocks that no object of the snapshot is or has: C code keeps them."""
     weights = np.where(graph.sample_node >= graph.node_count, graph.sample_weight, 0).astype(np.float64)
-    return _places(graph, np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
+    return _places(graph, library_files(graph), np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
 
 
-def _places(graph: HeapGraph, sizes: Array) -> Counter[Place]:
+def _places(graph: HeapGraph, libraries: frozenset[str], sizes: Array) -> Counter[Place]:
     """`sizes` (rows of sites,) summed by the program's own frame."""
     places: Counter[Place] = Counter()
     for row in np.flatnonzero(sizes).tolist():
         frames = (graph.sites[row] or {}).get("frames")
         if frames:
-            places[own_frame(frames)] += int(sizes[row])
+            places[own_frame(frames, libraries)] += int(sizes[row])
     return places
 
 
@@ -188,21 +215,3 @@ def _locations(places: Counter[Place]) -> tuple[Location, ...]:
     ordered = sorted(places.items(), key=lambda item: (-functions[item[0][:2]], item[0][:2], -item[1], item[0]))
     return tuple(Location(function, file, line, round(size / whole, 4))
                  for (file, function, line), size in ordered[:MOST_SITES])
-
-
-def _called_there(graph: HeapGraph, sizes: Array, shown: Location) -> str:
-    """The library function that most of the bytes of a place were made in; empty where the place made them itself."""
-    inner: Counter[str] = Counter()
-    for row in np.flatnonzero(sizes).tolist():
-        frames = (graph.sites[row] or {}).get("frames")
-        if frames and own_frame(frames) == (shown.file, shown.function, shown.line):
-            file, line, function = frames[0]
-            inner[f"{function} ({file}:{line})" if is_library(str(file)) else ""] += int(sizes[row])
-    return inner.most_common(1)[0][0]
-
-
-def _traced(graph: HeapGraph, nodes: Array) -> Origin:
-    """The origin by the site of each object, as tracemalloc gives it."""
-    rows = graph.site_id[nodes]
-    sizes = np.bincount(rows, weights=graph.shallow_bytes[nodes].astype(np.float64), minlength=len(graph.sites))
-    return Origin(_locations(_places(graph, sizes)))

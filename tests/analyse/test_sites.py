@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakscope.agent import format as layout
-from leakscope.analyse.sites import Origin, Origins, Wanted, is_library, live_places, own_frame
+from leakscope.analyse.sites import Origin, Origins, Wanted, is_library, library_files, live_places, own_frame
 from leakscope.heap.graph import Array, HeapGraph
 from tests.heaps import address_of, heap
 
@@ -99,6 +99,11 @@ def test_two_samples_are_too_few_to_be_sure():
     assert found.doubts == ("the allocation site rests on 2 sampled blocks",)
 
 
+def test_what_was_made_elsewhere_before_the_first_snapshot_is_no_evidence():
+    preload = "30 512KiB preload@app.py:3 at 1"
+    assert origin(f"samples spare {preload}", first=f"samples - {preload}") == Origin()
+
+
 def test_samples_of_the_same_type_elsewhere_stand_in_with_a_doubt():
     found = origin("""
         samples spare 3 512KiB make@app.py:7 at 12
@@ -159,7 +164,14 @@ def test_traced_objects_need_no_samples():
 
 
 def test_frames_of_libraries_are_told_by_where_their_files_are():
-    assert all(map(is_library, ("python3.11/json/decoder.py", "site-packages/flask/app.py", "<string>", "<generated>",
-                                "/usr/lib/python3/dist-packages/yaml/__init__.py")))
-    assert not any(map(is_library, ("app.py", "shop/orders.py", "src/python/app.py")))
+    graph = heap("module app\napp .parse -> parse:function 'parse() at app.py:3'\n"
+                 "app .loads -> loads:function 'loads() at python3.11/json/__init__.py:299'\n"
+                 "app .get -> get:function 'get() at site-packages/requests/api.py:62'")
+    libraries = library_files(graph)
+    for file in ("json/__init__.py", "requests/api.py", "python3.11/json/decoder.py", "site-packages/flask/app.py", "<string>",
+                 "<generated>", "/usr/lib/python3/dist-packages/yaml/__init__.py"):
+        assert is_library(file, libraries), file
+    for file in ("app.py", "json/other.py", "shop/orders.py", "src/python/app.py"):
+        assert not is_library(file, libraries), file
+    assert own_frame([["json/__init__.py", 299, "loads"], ["app.py", 3, "parse"]], libraries) == ("app.py", "parse", 3)
     assert own_frame([["<string>", 1, "<module>"]]) == ("<string>", "<module>", 1)
