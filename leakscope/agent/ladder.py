@@ -8,6 +8,8 @@ the last, and between them those that leave the most even gaps in time.
 _SECOND = 1_000_000_000
 FIRST_NS = 800_000_000
 _SHORTEST_STEP_NS = 400_000_000
+# The same where a snapshot takes the program a millisecond: a script of two seconds then has five of them.
+_NATIVE_FIRST_NS, _NATIVE_SHORTEST_STEP_NS = 400_000_000, 200_000_000
 # The ratio of one time to the one before: dense while most scripts end, thinner once the program has shown that it
 # stays.
 _RATIO, _LATER_RATIO, _LATER_NS = 1.38, 1.5, 600 * _SECOND
@@ -28,14 +30,17 @@ class Ladder:
         keep: how many snapshots of the ladder stay on disk (at least 2); one more while the newest is being added.
         warmup_ns: what is earlier is not looked at; None: the ladder begins at once, and `warmed` may tell later.
         every_ns: a fixed period instead of the growing one.
+        is_native: whether snapshots cost as little as natively.
     """
 
-    def __init__(self, keep=6, warmup_ns=None, every_ns=None):
-        self.next_ns = warmup_ns if warmup_ns is not None else every_ns or FIRST_NS
+    def __init__(self, keep=6, warmup_ns=None, every_ns=None, is_native=False):
+        first_ns = _NATIVE_FIRST_NS if is_native else FIRST_NS
+        self.next_ns = warmup_ns if warmup_ns is not None else every_ns or first_ns
         self.kept = []
         self._keep = max(2, keep)
         self._warm_ns = warmup_ns or 0
         self._every_ns = every_ns
+        self._shortest_step_ns = _NATIVE_SHORTEST_STEP_NS if is_native else _SHORTEST_STEP_NS
 
     def is_due(self, now_ns):
         """Return whether the next snapshot should be taken now."""
@@ -62,7 +67,7 @@ class Ladder:
             step_ns = self._every_ns
         else:
             ratio = _RATIO if begun_ns < _LATER_NS else _LATER_RATIO
-            step_ns = min(max(_SHORTEST_STEP_NS, int(begun_ns * (ratio - 1))), _LONGEST_STEP_NS)
+            step_ns = min(max(self._shortest_step_ns, int(begun_ns * (ratio - 1))), _LONGEST_STEP_NS)
         is_early = ended_ns < _LATER_REST_NS
         if cost_ns is None:
             rest_ns = (_REST if is_early else _LATER_REST) * (ended_ns - begun_ns)

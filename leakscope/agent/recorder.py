@@ -55,14 +55,14 @@ class Recorder:
         self._duration_ns = int((options.get("duration_s") or 0) * _SECOND)
         warmup_s, every_s = options.get("warmup_s"), options.get("every_s")
         keep = options.get("keep_snapshots") or 6
+        self.snapshots = Snapshots(self, keep)
         self.ladder = Ladder(keep, None if warmup_s is None else int(warmup_s * _SECOND),
-                             None if not every_s else int(every_s * _SECOND))
+                             None if not every_s else int(every_s * _SECOND), self.snapshots.probe is not None)
         kind, frames = sites.parse_option(options.get("sites"))
         allowed = options.get("max_memory_bytes")
         self.windows = sites.Windows(frames, allowed, self.files.note)
         self.sampler = sites.Sampler(kind == "sampled", self.started_ns, allowed, self.files.note)
         self.thread = None
-        self.snapshots = Snapshots(self, keep)
         self._is_limit_seen = False
         self._is_ended = self._is_ending = False
         self._opening = allocate_lock()

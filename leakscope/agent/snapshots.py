@@ -23,9 +23,11 @@ _SECOND = 1_000_000_000
 _WALK_BYTES, _NATIVE_WALK_BYTES, _NATIVE_BASE_BYTES = 250, 40, 16 << 20
 # While a child lives, whatever the target changes is there twice: of the memory of its own, this part is reckoned with.
 _CHANGED_PART = 0.1
-# Before anything was measured here: nanoseconds of a native walk for one block, and of a fork for one page of 4 KiB, with
-# its base (benchmarks/fork_pause.py: 0.15 ms for a bare interpreter, 17 ms for a GB on 2 cores, small pages).
-_WALK_NS, _FORK_NS, _FORK_BASE_NS = 150, 70, 150_000
+# Nanoseconds of a native walk for one block, and of a fork for one page of 4 KiB, until they were measured here; and their
+# bases. Measured on 2 cores with small pages (bare interpreter, 0.3 M, 1.3 M, 6.3 M blocks, the last of 274 MB): a walk in
+# place 36, 73, 283, 1430 ms, a fork 0.2-0.5, 1.1, 2.2, 8 ms; a fork of 2 GB that holds 46,000 blocks 36 ms, its walk 65.
+_WALK_NS, _WALK_BASE_NS, _FORK_NS, _FORK_BASE_NS = 200, 20_000_000, 70, 200_000
+_MANY_BLOCKS, _MANY_PAGES = 200_000, 1 << 14  # with fewer, the base is most of it and nothing is learnt
 # The target does not stand still for longer than this because there can be no child.
 _LONGEST_PAUSE_NS = 2 * _SECOND
 # A child has this long, and this many times what the walk should take: it may have to share a core and a slow disk.
@@ -138,7 +140,7 @@ class Snapshots:
             self._recorder.ladder.postponed(begun_ns, ended_ns, ended_ns - begun_ns if is_native else None)
             self._recorder.windows.snapshot_taken(ended_ns)
         if done and is_native:
-            self._learn(done)
+            self._learn(done["pause_ns"])
         self._taken(kind, self._index, begun_ns, done)
         return done
 
@@ -185,7 +187,7 @@ class Snapshots:
         return True
 
     def _in_place_ns(self):
-        return sys.getallocatedblocks() * self._walk_ns
+        return _WALK_BASE_NS + sys.getallocatedblocks() * self._walk_ns
 
     def _fork(self, kind, row, begun_ns):
         """Let a child take the snapshot; return whether there is one."""
@@ -205,7 +207,7 @@ class Snapshots:
         self.forked = Forked(pid, self._index, kind, begun_ns, begun_ns + deadline_ns, pause_ns)
         self._recorder.timeline.is_shared = True
         pages = row.get("rss_bytes", 0) >> 12
-        if pages > 1 << 14:  # 64 MiB: below that the base is most of it
+        if pages > _MANY_PAGES:
             self._fork_ns = max(1, (pause_ns - _FORK_BASE_NS) // pages)
         self._recorder.ladder.postponed(begun_ns, self._recorder.elapsed_ns(), pause_ns)
         return True
@@ -240,7 +242,7 @@ class Snapshots:
         if done is None:
             self._failed(forked.index, self._accident(forked, result))
         else:
-            self._learn(done)
+            self._learn(result["cpu_ns"])
             self._taken(forked.kind, forked.index, forked.begun_ns, done)
         return done
 
@@ -308,10 +310,10 @@ class Snapshots:
         except (OSError, ValueError):
             return None
 
-    def _learn(self, done):
-        nodes, walk_ns = done.get("node_count"), done.get("walk_ns")
-        if nodes and walk_ns and nodes > 100_000:
-            self._walk_ns = max(1, walk_ns // max(nodes, sys.getallocatedblocks()))
+    def _learn(self, walk_ns):
+        blocks = sys.getallocatedblocks()
+        if blocks > _MANY_BLOCKS and walk_ns > _WALK_BASE_NS:
+            self._walk_ns = (walk_ns - _WALK_BASE_NS) // blocks
 
     # --- what it may cost ---
 

@@ -42,6 +42,19 @@ def test_a_script_of_five_seconds_is_looked_at_from_the_first_second_on() -> Non
     assert [round(time / SECOND, 1) for time in run.taken] == [0.8, 1.2, 1.7, 2.3, 3.2, 4.4]
 
 
+def test_where_snapshots_are_cheap_a_script_of_two_seconds_has_five() -> None:
+    run = Run(Ladder(is_native=True), 2.0)
+    assert [round(time / SECOND, 1) for time in run.taken] == [0.4, 0.6, 0.8, 1.1, 1.6]
+
+
+def test_a_native_walk_rests_by_what_it_took_from_the_program_not_by_how_long_it_lasted() -> None:
+    ladder = Ladder(is_native=True)
+    ladder.postponed(100 * SECOND, 103 * SECOND, cost_ns=SECOND // 1000)  # a child walked for 3 s; the pause was 1 ms
+    assert round(ladder.next_ns / SECOND) == 138  # the growing step
+    ladder.postponed(100 * SECOND, 103 * SECOND, cost_ns=2 * SECOND)
+    assert ladder.next_ns == (103 + 66) * SECOND
+
+
 def test_a_server_of_five_days_is_looked_at_a_few_dozen_times() -> None:
     run = Run(Ladder(), 5 * 86400, walk_s=2.0)
     assert 20 < len(run.taken) < 80
