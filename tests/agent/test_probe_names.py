@@ -34,15 +34,15 @@ def shown(kind: str, text: object, words: frozenset[str]) -> str:
     if kind == "given":
         return str(names.given(text))
     if kind == "file":
-        return str(file_name(text))  # type: ignore[no-untyped-call]
+        return str(file_name(text))
     row = {"key": names.key, "attribute": names.attribute, "dotted": names.dotted}[kind](text)
     return str(names.strings[row])
 
 
 KINDS = ("key", "attribute", "dotted", "given", "file")
 PARTS = ("orders", "feed", "feed-", "Thread", "asyncio", "_", "-", " (", ")", "run", ".", "..", "<locals>", "<lambda>",
-         "0", "12", "123456", "/", "\\", "usr", "site-packages", "python3.11", ".py", "<string>", "<frozen ", ">", " ", "@", "é",
-         "\u540d\u524d", "\u00b2", "\u0663", "\x00", "\ud800", "maxsize", "?", "", "x" * 59, "y" * 70)
+         "0", "12", "123456", "/", "\\", "usr", "site-packages", "python3.11", ".py", "<string>", "<frozen ", ">", " ", "@",
+         "é", "\u540d\u524d", "\u00b2", "\u0663", "\x00", "\ud800", "maxsize", "?", "", "x" * 59, "y" * 70)
 texts = st.one_of(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), st.text(max_size=80),
                   st.text("ab_1.- (", max_size=70))
 

@@ -171,6 +171,7 @@ def _is_apart(here: _Side, node: int, there: _Side) -> bool:
 
 # The twin cannot tell all of its own references to these.
 _HELD_BY_THE_TWIN = ("builtins.str", "builtins.type", "builtins.builtin_function_or_method", "builtins.int")
+_MANY, _FRAMES_OF_THE_TWIN = 500, 3
 _FACTS = ("shallow_bytes", "length", "kind", "state", "device", "refcount")
 
 
@@ -187,6 +188,8 @@ def _facts(native: _Side, twin: _Side, key: object) -> list[str]:
         if name == "refcount" and type_name in _HELD_BY_THE_TWIN or is_frame and name in ("shallow_bytes", "refcount"):
             continue
         values = int(native.snapshot.columns[name][one]), int(twin.snapshot.columns[name][other])
+        if name == "refcount" and values[0] > _MANY and 0 < values[1] - values[0] <= _FRAMES_OF_THE_TWIN:
+            continue  # the builtins, the empty tuple
         if values[0] != values[1]:
             found.append(f"{name}: {values[0]} natively, {values[1]} in the twin, of {twin.text(key)}")
     return found
@@ -198,7 +201,7 @@ def _edges(native: _Side, twin: _Side, key: object) -> list[str]:
     if here != there:
         more = [f"{native.text(k)} ({n} more, {native.labels(one)[k]})" for k, n in (here - there).items()]
         less = [f"{twin.text(k)} ({n} less, {twin.labels(other)[k]})" for k, n in (there - here).items()]
-        if not more and not less:
+        if _is_space_natively(native, twin, one, other):
             return []
         return [f"edges of {twin.text(key)}: natively {', '.join((more + less)[:6])}"]
     names, expected = native.labels(one), twin.labels(other)
@@ -211,6 +214,14 @@ def _edges(native: _Side, twin: _Side, key: object) -> list[str]:
     return found
 
 
+def _is_space_natively(native: _Side, twin: _Side, one: int, other: int) -> bool:
+    """True for the dict of an instance that the twin could not tell from any other: it shows its keys as well."""
+    of_twin = [target for kind, _text, target in twin.edges[other] if kind != "key-object"]
+    return (twin.snapshot.type(other) == "builtins.dict" and len(of_twin) == len(native.edges[one])
+            and any(text == "internal __dict__" for _holder, text in native.holders[one])
+            and all(kind == "attribute" for kind, _text, _target in native.edges[one]))
+
+
 def _roots(native: _Side, twin: _Side) -> list[str]:
     sides = []
     for side in (native, twin):
@@ -218,7 +229,9 @@ def _roots(native: _Side, twin: _Side) -> list[str]:
         sides.append(Counter(
             (side.keys[node], layout.ROOT_KINDS[kind], snapshot.strings[label]) for node, kind, label in
             zip(snapshot.root_node.tolist(), snapshot.root_kind.tolist(), snapshot.root_label.tolist(), strict=True)))
-    return ([f"only native has the root {root[1:]} at {native.text(root[0])}" for root in sides[0] - sides[1]]
+    # The twin knows arguments of atexit callbacks only where the collector lists them.
+    more = [root for root in sides[0] - sides[1] if root[1] != "atexit" or root[0] in twin.rows]
+    return ([f"only native has the root {root[1:]} at {native.text(root[0])}" for root in more]
             + [f"only twin has the root {root[1:]} at {twin.text(root[0])}" for root in sides[1] - sides[0]])
 
 
