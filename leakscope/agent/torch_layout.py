@@ -10,27 +10,34 @@ import sys
 from . import classes
 
 _MOST_SAMPLES = 48
-_MOST_LOOKS = 400_000  # objects of the collector's lists: some milliseconds, until it is learned once a process
+_MOST_LOOKS = 200_000  # objects of the collector's lists: 1 to 20 ms, until it is learned once a process
+_MOST_TRIES = 4  # for views: a program may never have any
 _NUMBERS = {"cpu": 0, "cuda": 1}  # c10/core/DeviceType.h
 
-_state = {"learned": False, "reason": ""}
+_state = {"learned": False, "tries": 0, "reason": ""}
 
 
 def learn(probe):
-    """Learn if torch is loaded and it is not learned yet. Call it with the GIL, before a walk or a fork."""
-    if "torch" not in sys.modules or _state["learned"]:
+    """Learn if torch is loaded and it is not learned yet. Call it with the GIL, before every walk and fork."""
+    if "torch" not in sys.modules:
         return
     tensors = []
     try:
+        if _state["learned"] and _state["tries"] >= _MOST_TRIES:
+            probe.torch_learn([])  # that it is this process that is walked, or forked
+            return
         parts = classes.space_named("torch._C")
         quiet = parts.get("DisableTorchFunction") or parts["DisableTorchFunctionSubclass"]
         tensors = probe.torch_samples(_MOST_SAMPLES, _MOST_LOOKS)
         with quiet():
             samples = [sample for sample in map(_Getters(parts), tensors) if sample is not None]
             reason = probe.torch_learn(samples)
+            has_views = any(sample[-1] for sample in samples)
             del samples
-        _state["learned"] = reason is None
-        _state["reason"] = reason if tensors else ""
+        if reason is None:
+            _state["learned"] = True
+            _state["tries"] = _MOST_TRIES if has_views else _state["tries"] + 1
+        _state["reason"] = reason if tensors and not _state["learned"] else ""
     except Exception as error:  # another version, or something that only bears the name
         _state["reason"] = "its tensors could not be asked (%s)" % type(error).__name__
 

@@ -248,6 +248,7 @@ CHANGING = '''
 import ctypes, os, threading, torch
 from _leakscope_agent import torch_layout
 FAR, WILD, PLAIN = torch.zeros(1000), torch.ones(3), torch.zeros(50)
+VIEW = PLAIN[1:]  # so that all is learned at once, and no tensor asked while it is poked at
 MODEL = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(20)])
 FIRST = MODEL[0]
 learn, torch_layout.learn = torch_layout.learn, lambda probe: None
@@ -287,6 +288,7 @@ for thread in threads:
 
 pid = os.fork()
 if pid == 0:
+    torch_layout.learn = lambda probe: None  # as for the child that takes a snapshot, in which no Python runs
     native("child")
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0

@@ -6,13 +6,60 @@
 
 /* --- reading what may not be there ------------------------------------------------------------------------------------------- */
 
-enum { PAGE = 4096, LOWEST = 1 << 16, ADDRESS_BITS = 47 };
+enum { PAGE = 4096, LOWEST = 1 << 16, ADDRESS_BITS = 47, PAGES_KNOWN = 1 << 14 };
+
+static pid_t own_pid, parent_pid;
+static uint64_t pages[PAGES_KNOWN]; /* that are there, by the end of their numbers; kept only where nothing can change */
+
+void cxx_parent(void)
+{
+    parent_pid = getpid();
+}
+
+void cxx_open(void)
+{
+    own_pid = getpid();
+}
+
+static bool ask_for(uint64_t address, void *into, size_t bytes)
+{
+    struct iovec here = {into, bytes}, there = {(void *)(uintptr_t)address, bytes};
+    return process_vm_readv(own_pid, &here, 1, &there, 1, 0) == (ssize_t)bytes;
+}
+
+static bool is_page_there(uint64_t page)
+{
+    uint64_t *known = &pages[page % PAGES_KNOWN];
+    char first;
+    if (*known != page && ask_for(page * PAGE, &first, 1))
+        *known = page;
+    return *known == page;
+}
+
+/* Word by word: the memory belongs to another library, whose objects a sanitizer knows the ends of. */
+__attribute__((no_sanitize("address"), noinline)) static void copy_bytes(uint64_t address, char *into, size_t bytes)
+{
+    const volatile char *from = (const volatile char *)(uintptr_t)address;
+    size_t done = 0;
+    for (; address % 8 == 0 && done + 8 <= bytes; done += 8) {
+        uint64_t word = *(const volatile uint64_t *)(from + done);
+        __builtin_memcpy(into + done, &word, 8);
+    }
+    for (; done < bytes; done++)
+        into[done] = from[done];
+}
 
 bool copy_memory(uint64_t address, void *into, size_t bytes)
 {
-    struct iovec here = {into, bytes}, there = {(void *)(uintptr_t)address, bytes};
-    return address >= LOWEST && address >> ADDRESS_BITS == 0 &&
-           process_vm_readv(getpid(), &here, 1, &there, 1, 0) == (ssize_t)bytes;
+    if (address < LOWEST || address >> ADDRESS_BITS != 0)
+        return false;
+    if (own_pid == parent_pid)
+        return ask_for(address, into, bytes);
+    for (uint64_t page = address / PAGE; page <= (address + bytes - 1) / PAGE; page++)
+        if (!is_page_there(page))
+            return false;
+    copy_bytes(address, into, bytes);
+    return true;
 }
 
 /* The words of an object that may be shorter than that, at the end of what is mapped; those that are not there are 0. */

@@ -59,7 +59,7 @@ static Held held_tensor(uint64_t tensor, uint32_t label)
 {
     uint64_t words[OBJECT_WORDS];
     Held held = {.address = tensor, .label = label};
-    if (copy_object(tensor, TENSOR, words) == OTHER)
+    if (tensor == at.undefined || copy_object(tensor, TENSOR, words) == OTHER)
         return held;
     uint64_t object = words[at.slot] & SLOT_POINTER;
     if (object == 0)
@@ -263,6 +263,7 @@ bool take_torch(TypeInfo *info)
 {
     if (library_class(&tensor_base) == NULL)
         return false;
+    cxx_open();
     if (has_base(info->type, library_class(&tensor_base))) {
         take_instance(info);
         keep(info, read_tensor, read_native_tensor);

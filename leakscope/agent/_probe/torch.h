@@ -23,6 +23,7 @@ typedef struct {
     size_t base, is_view;                        /* of that of a view: TensorImpl; the byte that says whether it is set */
     size_t edges, edge_words, node_slot;         /* of a Node: three pointers of a vector; words of an Edge; Python object */
     size_t variable;                             /* of an AccumulateGrad: TensorImpl */
+    uint64_t undefined;                          /* address of the tensor that stands for none: most gradients */
 } TorchLayout;
 extern TorchLayout at;
 

@@ -31,6 +31,8 @@ bool learn_grad(const uint64_t *meta)
 {
     if (at.grad == 0)
         at.grad = find_pointer(meta, 1, 16, TENSOR | UNDEFINED);
+    if (at.undefined == 0 && at.grad != 0 && kind_at(meta[at.grad]) == UNDEFINED)
+        at.undefined = meta[at.grad];
     return at.grad != 0;
 }
 
@@ -203,6 +205,8 @@ static PyObject *torch_learn(PyObject *self, PyObject *list)
             return NULL;
     }
     uint64_t probe = 0;
+    cxx_parent();
+    cxx_open();
     if (!copy_memory((uintptr_t)&samples, &probe, sizeof probe))
         reason = "this system does not let a process read its own memory by process_vm_readv";
     else if (!is_learned())
