@@ -178,6 +178,12 @@ class Session:
         main = self.main()
         return main.snapshots() if main else []
 
+    def unfinished_bytes(self) -> int | None:
+        """Return the bytes of all snapshots that are being written, or were given up; None: there are none."""
+        folders = [each for each in self.path.glob(f"*/{layout.SNAPSHOT_FOLDER}/*") if not (each / layout.DONE_FILE).exists()]
+        sizes = [each.stat().st_size for folder in folders for each in folder.glob("*")]
+        return sum(sizes) if sizes else None
+
     def write_info(self, **changes: Any) -> None:
         """Change fields of session.json; the file is replaced whole, so that a reader never sees half of it."""
         self.info = {**self.info, **changes}

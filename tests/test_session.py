@@ -141,6 +141,9 @@ def test_a_snapshot_without_a_complete_done_does_not_exist(tmp_path: Path) -> No
     (folder / "snapshots" / "0003" / "done.json").write_text('{"t_ns": 3')
     (folder / "snapshots" / "0004").mkdir()
     assert [each.path.name for each in session.snapshots()] == ["0001", "0002"]
+    assert session.unfinished_bytes() is None
+    (folder / "snapshots" / "0004" / "address.npy").write_bytes(b"x" * 7)
+    assert session.unfinished_bytes() == 7
     assert sessions.check(session) == ["The snapshot 30/0003 is not complete and not used.",
                                        "The snapshot 30/0004 is not complete and not used."]
 

@@ -18,6 +18,8 @@ from leakscope.session import Session
 _LOOK_EVERY_S = 1.0
 _PACK_EVERY_S = 10.0
 _LONG_ENOUGH_S = 2.0  # ours: an interpreter that has no agent after this has none
+# After the end of the target: how long a snapshot may still grow, and how often it is looked at until it has stood still.
+_LAST_SNAPSHOT_S, _GROWING_S, _STILL = 10.0, 0.1, 10
 _STOP_GRACE_S = 10.0  # after --duration the agent takes a last snapshot, in pure Python a second for a million objects
 
 
@@ -59,6 +61,18 @@ class Watch:
             self._packing.look()
             self._pack_next_s = elapsed_s + _PACK_EVERY_S
         return max(0.01, self._look_next_s - elapsed_s)
+
+    def let_snapshots_finish(self) -> None:
+        """Wait while a snapshot grows: the process that takes it outlives a target that was killed, and it is the last one."""
+        end_s = time.monotonic() + _LAST_SNAPSHOT_S
+        before, still = None, 0
+        while time.monotonic() < end_s and still < _STILL:
+            with contextlib.suppress(OSError):  # a file that was there a moment ago
+                now = self.session.unfinished_bytes()
+                if now is None:
+                    return
+                before, still = now, still + 1 if now == before else 0
+            time.sleep(_GROWING_S)
 
     def end(self) -> bool:
         """Clean up after the target has ended; return True if the report was made, or tried, in the meantime."""

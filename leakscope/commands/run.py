@@ -207,6 +207,7 @@ def _observe(session: Session, target: Target, reporting: _Reporting) -> Ending:
             watch.after(wish.duration_s, reporting.make_early)
         ending = target.wait(watch.tick)
         elapsed_s = round(time.monotonic() - watch.started_s, 3)
+        watch.let_snapshots_finish()
         is_reported = watch.end()
         _note(session, state="died" if ending.signal else "complete", exit_code=ending.exit_code, signal=ending.signal,
               **({} if is_reported else {"duration_s": elapsed_s}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -136,6 +137,20 @@ def test_a_session_that_the_command_removes_is_said_to_be_gone(tmp_path: Path) -
     assert (ran.returncode, ran.stdout) == (0, "done\n")
     assert "was removed while the command ran" in ran.stderr and "No Python process" not in ran.stderr
     assert not list(tmp_path.glob("out/session/*/snapshots"))  # nothing half is left of it
+
+
+def test_a_snapshot_that_still_grows_when_the_target_was_killed_is_waited_for(tmp_path: Path) -> None:
+    code = """
+import os, signal, subprocess, sys, time
+folder = os.path.join(sys.argv[1], "out", "session", str(os.getpid()), "snapshots", "9999")
+os.makedirs(folder)
+write = f"for n in 1 2 3 4 5 6; do echo $n >> {folder}/address.npy; sleep 0.3; done; echo '{{}}' > {folder}/done.json"
+open(os.path.join(folder, "address.npy"), "w").close()
+subprocess.Popen(["sh", "-c", write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert observe(tmp_path, sys.executable, "-c", code, str(tmp_path)).returncode == 128 + signal.SIGKILL
+    assert list(tmp_path.glob("out/session/*/snapshots/9999/done.json"))
 
 
 def test_what_was_typed_is_masked_in_the_session(tmp_path: Path) -> None:
