@@ -122,7 +122,8 @@ class Stage:
         self.work = folder / "work"
         self.boot = self.session / "boot"
         self.work.mkdir(parents=True)
-        shutil.copytree(AGENT, self.boot / "_leakscope_agent", ignore=shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so"))
+        left_out = shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so")
+        shutil.copytree(AGENT, self.boot / "_leakscope_agent", ignore=left_out)
         shutil.copyfile(AGENT / "boot" / "sitecustomize.py", self.boot / "sitecustomize.py")
         if not walk:
             (self.boot / "_leakscope_agent" / "walk.py").write_text(STAND_IN)

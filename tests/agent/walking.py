@@ -108,7 +108,7 @@ class Snapshot:
 
 def take(python: str, program: str, folder: Path, *flags: str) -> Snapshot:
     """Run `program` (it calls snapshot()) with an interpreter; fails if the program fails."""
-    left_out = shutil.ignore_patterns("__pycache__", "boot")
+    left_out = shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so")
     shutil.copytree(AGENT, folder / "_leakscope_agent", ignore=left_out, dirs_exist_ok=True)
     path = folder / "program.py"
     path.write_text(PREAMBLE + program)
