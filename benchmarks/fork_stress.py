@@ -1,6 +1,6 @@
 """Forks a program thousands of times for snapshots while eight of its threads allocate, log, use locks, sqlite and sockets.
 
-    python benchmarks/fork_stress.py [--forks 10000] [--python PYTHON] [--json]
+    python benchmarks/fork_stress.py [--forks 10000] [--seconds S] [--python PYTHON] [--json]
 
 Counts children that did not end (hangs), that died of a signal (crashes), that left no whole snapshot (failures), children of
 ours that the program saw (strangers), and what was left over at the end (zombies). The program says what it worked
@@ -25,7 +25,7 @@ from leakscope.inject import _probes  # noqa: E402
 
 PROGRAM = r'''
 import json, logging, os, shutil, signal, socket, sqlite3, sys, threading, time
-where, forks = sys.argv[1], int(sys.argv[2])
+where, forks, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 made = type(sys)("_leakscope_agent")
 made.__path__ = [where + "/_leakscope_agent"]
 sys.modules["_leakscope_agent"] = made
@@ -98,7 +98,11 @@ pauses, walks, dirtied = [], [], []
 folder = where + "/snapshot"
 if not forks:
     time.sleep(2)
+forked, end = 0, time.monotonic() + seconds
 for number in range(forks):
+    if time.monotonic() > end:
+        break
+    forked += 1
     _pid, pause_ns = probe.fork(folder, number, "manual", 0, deadline_ns=time.monotonic_ns() + 60_000_000_000)
     begun = time.monotonic()
     while (result := probe.forked()) is None:
@@ -126,6 +130,7 @@ for thread in threads:
     thread.join()
 logging.shutdown()
 counts["strangers"] += len(signals)
+counts["forks"] = forked
 counts["zombies"] = sum(len(open(f"/proc/self/task/{task}/children").read().split()) for task in os.listdir("/proc/self/task"))
 with open(where + f"/log-{forks}.txt") as file:
     lines = sum(1 for _ in file)
@@ -142,18 +147,19 @@ def main() -> int:
     """Run the program without and with forks and print what was counted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--forks", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=86_400, help="end earlier, after this time")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the program; it must have a probe")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fork-stress-") as name:
         where = Path(name)
-        counted = measure(where, given.python, given.forks)
+        counted = measure(where, given.python, given.forks, given.seconds)
     print(json.dumps(counted) if given.json else "\n".join(f"{key:22} {value}" for key, value in counted.items()))
     wrong = sum(counted[key] for key in ("hangs", "crashes", "failures", "strangers", "zombies"))
     return 1 if wrong or not counted["is_output_identical"] else 0
 
 
-def measure(where: Path, python: str, forks: int) -> dict[str, Any]:
+def measure(where: Path, python: str, forks: int, seconds: float) -> dict[str, Any]:
     """Return what was counted, by name; times in milliseconds."""
     agent = where / "_leakscope_agent"
     shutil.copytree(_probes.AGENT_FOLDER, agent, ignore=shutil.ignore_patterns("__pycache__", "boot", "_probe*"))
@@ -162,14 +168,14 @@ def measure(where: Path, python: str, forks: int) -> dict[str, Any]:
     (where / "program.py").write_text(PROGRAM)
     outputs, begun = [], time.monotonic()
     for count in (0, forks):
-        ran = subprocess.run([python, "-X", "faulthandler", "program.py", str(where), str(count)], cwd=where,
+        ran = subprocess.run([python, "-X", "faulthandler", "program.py", str(where), str(count), str(seconds)], cwd=where,
                              capture_output=True, text=True)
         outputs.append((ran.returncode, ran.stdout, ran.stderr))
     if outputs[1][0]:
         raise SystemExit(f"The program failed:\n{outputs[1][2]}")
     counts = json.loads((where / f"counts-{forks}.json").read_text())
     middle = {key: values[len(values) // 2] if values else 0 for key, values in counts.items() if isinstance(values, list)}
-    return {"python": target.name, "forks": forks, **{key: value for key, value in counts.items() if isinstance(value, int)},
+    return {"python": target.name, **{key: value for key, value in counts.items() if isinstance(value, int)},
             "is_output_identical": outputs[0] == outputs[1] and "False" not in outputs[1][1], "output": outputs[1][1].strip(),
             "pause_ms": middle["pauses"] / 1e6, "longest_pause_ms": counts["pauses"][-1] / 1e6,
             "walk_ms": middle["walks"] / 1e6, "dirtied_mb": middle["dirtied"] / 1e6,

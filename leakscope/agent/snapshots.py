@@ -29,7 +29,7 @@ _CHANGED_PART = 0.1
 _WALK_NS, _WALK_BASE_NS, _FORK_NS, _FORK_BASE_NS = 200, 20_000_000, 70, 200_000
 _MANY_BLOCKS, _MANY_PAGES = 200_000, 1 << 14  # with fewer, the base is most of it and nothing is learnt
 # The target does not stand still for longer than this because there can be no child.
-_LONGEST_PAUSE_NS = 2 * _SECOND
+_LONGEST_PAUSE_NS, _LATEST_NS = 2 * _SECOND, 5 * _SECOND  # reckoned before; when a walk in place gives up
 # A child has this long, and this many times what the walk should take: it may have to share a core and a slow disk.
 _CHILD_NS, _CHILD_TIMES = 60 * _SECOND, 20
 _KILL_AFTER_NS = 2 * _SECOND  # after its deadline; the child's own timer is earlier
@@ -134,7 +134,8 @@ class Snapshots:
         folder, t_ns = self._start()
         try:
             own = self._recorder.own() + ([] if tracer is None else [tracer])
-            done = take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer, go_on=self._go_on)
+            more = self._bounds(_LATEST_NS if kind in ("ladder", "limit") else _CHILD_NS) if is_native else {}
+            done = take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer, go_on=self._go_on, **more)
         finally:
             ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
             self._recorder.ladder.postponed(begun_ns, ended_ns, ended_ns - begun_ns if is_native else None)
@@ -195,8 +196,7 @@ class Snapshots:
         folder, t_ns = self._start()
         try:
             pid, pause_ns = self.probe.fork(folder, self._index, kind, t_ns, own=self._recorder.own(), sample=row,
-                                            deadline_ns=monotonic_ns() + deadline_ns,
-                                            max_bytes=self._options.get("max_memory_bytes") or 0)
+                                            **self._bounds(deadline_ns))
         except OSError as error:
             self._files.remove_snapshot(self._index)
             if error.errno not in (errno.EAGAIN, errno.ENOMEM, errno.EALREADY):
@@ -211,6 +211,10 @@ class Snapshots:
             self._fork_ns = max(1, (pause_ns - _FORK_BASE_NS) // pages)
         self._recorder.ladder.postponed(begun_ns, self._recorder.elapsed_ns(), pause_ns)
         return True
+
+    def _bounds(self, longest_ns):
+        """Return what a native walk may take: memory for itself, and time."""
+        return {"max_bytes": self._options.get("max_memory_bytes") or 0, "deadline_ns": monotonic_ns() + longest_ns}
 
     def look(self):
         """Fetch the child if it has ended, end it if it should have; never waits."""

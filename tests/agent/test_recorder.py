@@ -175,6 +175,17 @@ def test_no_descriptor_left_in_the_target_costs_rows_only(tmp_path: Path) -> Non
     assert process.has_exit and process.rows[-1]["t_ns"] > 700_000_000
 
 
+def test_rows_go_on_during_a_walk_in_python(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"warmup_s": 0.3}, walk=True)
+    code = "import time; kept = [[[number]] for number in range(200_000)]\ntime.sleep(4)"
+    stage.run(sys.executable, "-c", code)
+    (process,) = stage.processes
+    done = process.snapshots[0]
+    assert done["walk"] == "python" and done["pause_ns"] > 300_000_000
+    during = [row for row in process.rows if 0 < row["t_ns"] - done["t_ns"] < done["pause_ns"]]
+    assert len(during) >= 2
+
+
 def busy(snapshots: int) -> str:
     """A program with 8 threads that log, allocate and compute while `snapshots` snapshots are taken."""
     return f"""
