@@ -55,14 +55,16 @@ class _Getters:
         self.address_of, self.device_of = space["_cdata"].__get__, space["device"].__get__
         self.data_of, self.offset_of, self.size_of = space["data_ptr"], space["storage_offset"], space["element_size"]
         self.count_of, self.is_whole, self.is_view = space["numel"], space["is_contiguous"], space["_is_view"]
-        self.storage_of, self.is_lazy = parts["_storage_id"], parts.get("_is_cow_tensor")
+        self.storage_of, self.has_storage, self.is_lazy = (
+            parts["_storage_id"], parts["_has_storage"], parts.get("_is_cow_tensor"))
 
     def __call__(self, tensor):
         try:
             device = self.device_of(tensor)
             number = _NUMBERS.get(device.type)
-            # data_ptr() of a copy that is not made yet would make it.
-            if number is None or not self.is_whole(tensor) or (self.is_lazy is not None and self.is_lazy(tensor)):
+            if number is None or not self.has_storage(tensor) or not self.is_whole(tensor):
+                return None
+            if self.is_lazy is not None and self.is_lazy(tensor):  # data_ptr() would make the copy that is not made yet
                 return None
             size, offset = self.size_of(tensor), self.offset_of(tensor)
             data = self.data_of(tensor) - offset * size
