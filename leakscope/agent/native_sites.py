@@ -19,10 +19,10 @@ def start():
     if begin is None:
         return "Native memory was not sampled in this process: the preloaded sampler is not in it."
     try:
-        from ._probe import native_begin
+        from .probe import _probe  # it knows where the one for this interpreter lies
 
-        native_begin()
-    except ImportError:  # then the sites have C frames alone
+        _probe.native_begin()
+    except (ImportError, AttributeError):  # then the sites have C frames alone
         pass
     error = begin(_MEAN_BYTES)
     return f"Native memory was not sampled: {os.strerror(error)}." if error else None
