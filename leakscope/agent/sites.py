@@ -2,7 +2,9 @@
 
 The sampler (`_probe/sample.c`) watches some allocations of all, from the first line of the target on, at next to no cost:
 it is what runs unless something else is asked for, where there is a probe for the interpreter. Where there is none,
-nothing takes its place: tracemalloc makes a program that allocates much five to ten times slower and keeps about a hundred bytes for each
+nothing takes its place.
+
+tracemalloc makes a program that allocates much five to ten times slower and keeps about a hundred bytes for each
 block, so it is on only when asked for (`--sites tracemalloc[:FRAMES]`) and only in windows. The first window opens
 when the process comes up, because what a short program allocates at its beginning matters. A snapshot ends a window:
 its tracebacks are read, tracing stops, and then the walk runs, which would take eight times as long under tracing. In

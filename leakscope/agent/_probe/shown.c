@@ -232,27 +232,33 @@ static size_t add_point(char *shown, Py_UCS4 point)
     return more + 1;
 }
 
+/* Adds points to a name until it is as long as it may be. */
+static void add_part(Part part, char *shown, size_t *used, Py_ssize_t *room)
+{
+    for (Py_ssize_t place = 0; part.begin + place < part.end && *room > 0; place++, --*room)
+        *used += add_point(shown + *used, point_of(part, place));
+}
+
 size_t shown_function(PyObject *name, char *shown)
 {
     if (name == NULL || !PyUnicode_Check(name) || !PyUnicode_IS_COMPACT(name))
         return copy(shown, "?");
     Part part = {PyUnicode_KIND(name), PyUnicode_DATA(name), 0, 0};
-    Py_ssize_t length = PyUnicode_GET_LENGTH(name), points = 0;
+    const Part dot = {PyUnicode_1BYTE_KIND, ".", 0, 1};
+    Py_ssize_t length = PyUnicode_GET_LENGTH(name), room = LONGEST_DOTTED;
     size_t used = 0;
     for (; part.begin <= length; part.begin = part.end + 1) {
-        for (part.end = part.begin; part.end < length && point_of((Part){part.kind, part.data, part.end, 0}, 0) != '.'; part.end++)
+        for (part.end = part.begin; part.end < length && PyUnicode_READ(part.kind, part.data, part.end) != '.'; part.end++)
             ;
-        bool is_shown = is_of_the_compiler(part) || (is_identifier(part) && !has_long_number(part));
+        if (part.begin > 0)
+            add_part(dot, shown, &used, &room);
+        if (part.end == part.begin || is_of_the_compiler(part) || (is_identifier(part) && !has_long_number(part))) {
+            add_part(part, shown, &used, &room);
+            continue;
+        }
         char masked[32];
         int masked_length = snprintf(masked, sizeof masked, "str:%zd", part.end - part.begin);
-        Py_ssize_t part_points = is_shown ? part.end - part.begin : masked_length;
-        if (points + part_points + 1 > LONGEST_DOTTED)
-            break;
-        if (part.begin > 0)
-            shown[used++] = '.';
-        for (Py_ssize_t place = 0; place < part_points; place++)
-            used += add_point(shown + used, is_shown ? point_of(part, place) : (unsigned char)masked[place]);
-        points += part_points + 1;
+        add_part((Part){PyUnicode_1BYTE_KIND, masked, 0, masked_length}, shown, &used, &room);
     }
     shown[used] = 0;
     return used;
