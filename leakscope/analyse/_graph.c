@@ -52,58 +52,70 @@ static int reach(const Graph *g, const uint32_t *sources, uint64_t count, const 
     return OK;
 }
 
-/* --- strongly connected components: Tarjan 1972, iterative ----------------------------------------------------------- */
+/* What a search will look at next of v: a heap whose rows lie in another order than its edges misses the cache at each of them. */
+#define PREFETCHED 8
+static inline void fetch_row(const Graph *g, uint32_t v, const uint32_t *state) {
+    uint64_t e = g->start[v], end = g->start[v + 1];
+    if (end > e + PREFETCHED) end = e + PREFETCHED;
+    for (; e < end; e++) {
+        __builtin_prefetch(&state[g->target[e]]);
+        __builtin_prefetch(&g->start[g->target[e]]);
+    }
+}
+
+/* --- strongly connected components: Tarjan 1972, iterative, in the space of Pearce, "A Space-Efficient Algorithm for Finding
+ * Strongly Connected Components", 2016 -------------------------------------------------------------------------------------
+ * One number for each node: 0 not visited; while it is on a stack the least visit that it reaches, from 1 on; then n less the
+ * number of its component, which is more than any visit that is still going on, and so never the least. The two stacks grow
+ * towards each other in one array: a node is on one of them at most. */
 
 static int components(const Graph *g, const uint8_t *allowed, int32_t *component, int32_t *found) {
-    uint32_t n = g->n, clock = 0, waiting_count = 0, depth = 0;
-    int32_t count = 0;
-    uint32_t *low = zeros(n, sizeof *low);          /* 0: not visited */
-    uint32_t *waiting = array(n, sizeof *waiting);  /* visited, component not known yet */
-    uint32_t *path = array(n, sizeof *path), *entered = array(n, sizeof *entered);
-    uint64_t *cursor = array(n, sizeof *cursor);
-    int rc = low && waiting && path && entered && cursor ? OK : OUT_OF_MEMORY;
-    for (uint32_t i = 0; rc == OK && i < n; i++) component[i] = -1;
+    uint32_t n = g->n, clock = 1, next_number = n, depth = 0, waiting = n;
+    uint32_t *number = (uint32_t *)component;
+    uint32_t *stack = array(n, sizeof *stack);   /* from 0: the path; from n down: left, component not known yet */
+    uint32_t *cursor = array(n, sizeof *cursor); /* of each node on the path: how many of its edges were followed */
+    uint8_t *is_least = array(n, 1);             /* of each node on the path: no earlier visit was reached from it */
+    int rc = stack && cursor && is_least ? OK : OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < n; i++) number[i] = allowed && !allowed[i] ? NONE : 0;
     for (uint32_t first = 0; rc == OK && first < n; first++) {
-        if (low[first] || (allowed && !allowed[first])) continue;
+        if (number[first]) continue;
         uint32_t next = first;
         for (;;) {
             if (next != NONE) { /* enter next */
-                low[next] = entered[depth] = ++clock;
-                waiting[waiting_count++] = path[depth] = next;
-                cursor[depth++] = g->start[next];
+                number[next] = clock++;
+                stack[depth] = next;
+                is_least[depth] = 1;
+                cursor[depth++] = 0;
+                fetch_row(g, next, number);
                 next = NONE;
             }
-            uint32_t v = path[depth - 1];
-            uint64_t e = cursor[depth - 1], end = g->start[v + 1];
+            uint32_t v = stack[depth - 1];
+            uint64_t e = g->start[v] + cursor[depth - 1], end = g->start[v + 1];
             for (; e < end; e++) {
                 uint32_t w = g->target[e];
-                if (allowed && !allowed[w]) continue;
-                if (!low[w]) {
+                if (!number[w]) {
                     next = w;
                     break;
                 }
-                if (component[w] < 0 && low[w] < low[v]) low[v] = low[w];
+                if (number[w] < number[v]) number[v] = number[w], is_least[depth - 1] = 0;
             }
             if (next != NONE) {
-                cursor[depth - 1] = e + 1;
+                cursor[depth - 1] = (uint32_t)(e - g->start[v]); /* looked at again when it has been left */
                 continue;
             }
-            depth--; /* leave v */
-            if (low[v] == entered[depth]) {
-                uint32_t member;
-                do {
-                    member = waiting[--waiting_count];
-                    component[member] = count;
-                } while (member != v);
-                count++;
+            if (is_least[--depth]) { /* leave v */
+                clock--;
+                for (; waiting < n && number[stack[waiting]] >= number[v]; waiting++, clock--) number[stack[waiting]] = next_number;
+                number[v] = next_number--;
+            } else {
+                stack[--waiting] = v;
             }
             if (!depth) break;
-            uint32_t holder = path[depth - 1];
-            if (component[v] < 0 && low[v] < low[holder]) low[holder] = low[v];
         }
     }
-    *found = count;
-    free(low), free(waiting), free(path), free(entered), free(cursor);
+    for (uint32_t i = 0; i < n; i++) component[i] = number[i] == NONE ? -1 : (int32_t)(n - number[i]);
+    *found = (int32_t)(n - next_number);
+    free(stack), free(cursor), free(is_least);
     return rc;
 }
 
@@ -114,13 +126,16 @@ typedef struct {
     uint32_t count;                       /* numbers 0 .. count - 1 are in use */
     uint32_t *number, *node, *parent;     /* number of a node (0: not reached), node of a number, parent by number */
     uint32_t *semi, *ancestor, *best;     /* by number; `best` is the least semi on the compressed path */
-    uint32_t *holder_start, *holder;      /* incoming edges of each number, as numbers */
+    uint32_t *holder_start, *holder;      /* incoming edges of each number, as numbers, without the one from its parent */
     uint32_t *path;
+    struct { uint32_t holder, held; } *edge; /* all of them, as the search meets them */
+    uint64_t edges;
 } Dominators;
 
 static int search(const Graph *g, const uint32_t *roots, uint64_t root_count, Dominators *d) {
-    uint64_t *cursor = array(g->n, sizeof *cursor);
-    if (!cursor) return OUT_OF_MEMORY;
+    uint32_t *cursor = d->semi; /* not in use yet: how many edges of each node on the path were followed */
+    d->edge = array(g->edges, sizeof *d->edge);
+    if (!d->edge) return OUT_OF_MEMORY;
     d->count = 1;
     for (uint64_t r = 0; r < root_count; r++) {
         if (d->number[roots[r]]) continue;
@@ -131,39 +146,37 @@ static int search(const Graph *g, const uint32_t *roots, uint64_t root_count, Do
                 d->node[d->count] = next;
                 d->parent[d->count] = above;
                 d->path[depth] = d->count++;
-                cursor[depth++] = g->start[next];
+                cursor[depth++] = 0;
+                fetch_row(g, next, d->number);
                 next = NONE;
             }
             above = d->path[depth - 1];
-            uint64_t e = cursor[depth - 1], end = g->start[d->node[above] + 1];
-            while (e < end && d->number[g->target[e]]) e++;
+            uint64_t start = g->start[d->node[above]], e = start + cursor[depth - 1], end = g->start[d->node[above] + 1];
+            for (; e < end; e++) {
+                uint32_t held = d->number[g->target[e]];
+                if (!held) break;
+                d->edge[d->edges].holder = above, d->edge[d->edges++].held = held;
+            }
             if (e < end) {
                 next = g->target[e];
-                cursor[depth - 1] = e + 1;
+                cursor[depth - 1] = (uint32_t)(e + 1 - start);
             } else if (--depth == 0) {
                 break;
             }
         }
     }
-    free(cursor);
     return OK;
 }
 
-static int holders(const Graph *g, Dominators *d) {
-    uint64_t edges = 0;
-    for (uint32_t i = 1; i < d->count; i++) {
-        uint32_t v = d->node[i];
-        for (uint64_t e = g->start[v]; e < g->start[v + 1]; e++) d->holder_start[d->number[g->target[e]]]++;
-        edges += g->start[v + 1] - g->start[v];
-    }
-    d->holder = array(edges, sizeof *d->holder);
+static int holders(Dominators *d) {
+    d->holder = array(d->edges, sizeof *d->holder);
     if (!d->holder) return OUT_OF_MEMORY;
+    for (uint64_t e = 0; e < d->edges; e++) d->holder_start[d->edge[e].held]++;
     /* Counts become ends; filling from the back moves each end down to its start. */
     for (uint32_t i = 1; i <= d->count; i++) d->holder_start[i] += d->holder_start[i - 1];
-    for (uint32_t i = d->count - 1; i >= 1; i--) {
-        uint32_t v = d->node[i];
-        for (uint64_t e = g->start[v]; e < g->start[v + 1]; e++) d->holder[--d->holder_start[d->number[g->target[e]]]] = i;
-    }
+    for (uint64_t e = d->edges; e-- > 0;) d->holder[--d->holder_start[d->edge[e].held]] = d->edge[e].holder;
+    free(d->edge);
+    d->edge = NULL;
     return OK;
 }
 
@@ -211,18 +224,17 @@ static int dominators(const Graph *g, const uint32_t *roots, uint64_t root_count
     d.ancestor = array(n, 4), d.best = array(n, 4), d.path = array(n, 4), d.holder_start = zeros(n + 1, 4);
     rc = d.number && d.node && d.parent && d.semi && d.ancestor && d.best && d.path && d.holder_start ? OK : OUT_OF_MEMORY;
     if (rc == OK) rc = search(g, roots, root_count, &d);
-    if (rc == OK) rc = holders(g, &d);
+    if (rc == OK) rc = holders(&d);
     if (rc == OK) {
         memset(d.semi, 0xff, n * 4);
         for (uint64_t r = 0; r < root_count; r++) d.semi[d.number[roots[r]]] = 0;
         semi_nca(&d);
-        for (uint32_t i = 0; i < g->n; i++) {
-            uint32_t number = d.number[i], above = number ? d.parent[number] : 0;
-            idom[i] = !number ? -1 : (int32_t)(above ? d.node[above] : g->n);
-        }
+        for (uint32_t i = 0; i < g->n; i++) idom[i] = -1;
+        d.node[0] = g->n;
+        for (uint32_t w = 1; w < d.count; w++) idom[d.node[w]] = (int32_t)d.node[d.parent[w]];
     }
     free(d.number), free(d.node), free(d.parent), free(d.semi), free(d.ancestor), free(d.best), free(d.path);
-    free(d.holder_start), free(d.holder);
+    free(d.holder_start), free(d.holder), free(d.edge);
     return rc;
 }
 
@@ -237,7 +249,9 @@ static int retained(const int32_t *idom, const uint64_t *sizes, uint32_t n, uint
         if (idom[i] >= 0 && (uint32_t)idom[i] < n) missing[idom[i]]++;
     }
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t v = i;
+        uint32_t v = i, soon = i + 2 * PREFETCHED < n && idom[i + 2 * PREFETCHED] > 0 ? (uint32_t)idom[i + 2 * PREFETCHED] : 0;
+        __builtin_prefetch(&missing[soon == n ? 0 : soon], 1);
+        __builtin_prefetch(&bytes[soon == n ? 0 : soon], 1);
         while (missing[v] == 0) {
             missing[v] = NONE; /* passed on */
             if (idom[v] < 0 || (uint32_t)idom[v] == n) break;
