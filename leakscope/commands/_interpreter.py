@@ -68,7 +68,7 @@ def checks(python: str, answer: dict[str, Any]) -> list[Check]:
         Check("interpreter", fits, text, "" if fits else f"the agent runs in CPython {_dotted(OLDEST)} to {_dotted(NEWEST)}"),
         _optional("ctypes", answer["has_ctypes"], "allocator counters are read", "absent: no allocator counters (mallinfo2)"),
         _optional("fork", answer["has_fork"], "forked children are followed", "absent: only spawned children are followed"),
-        _optional("sites", answer["has_tracemalloc"], "off, tracemalloc[:FRAMES]", "off only: built without tracemalloc"),
+        _optional("tracemalloc", answer["has_tracemalloc"], "--sites tracemalloc works", "absent: no --sites tracemalloc"),
         _optional("torch", answer["has_torch"], "device memory is read", "not installed: no device memory"),
         _optional("NVML", answer["has_nvml"], "the whole device is read", "not installed: no view of the whole device",
                   f"{python} -m pip install nvidia-ml-py" if wants_nvml else ""),
