@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 from leakscope.analyse import memory
 from leakscope.case import Case
-from leakscope.model import Confidence, Dismissed, Finding, Rule
+from leakscope.detectors import _layers
+from leakscope.model import Dismissed, Finding, Rule
 from leakscope.units import bytes_text
 
 RULE = Rule("LS302", "allocator-retention", "Freed memory stays with the allocator, and grows")
@@ -30,10 +31,6 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         return
     reasons = [f"{bytes_text(growth.bytes)} more were freed by the program and kept by malloc",
                f"it still grew in the second half of the run: {bytes_text(growth.tail_bytes, signed=True)}"]
-    share = memory.ratio(growth.bytes, case.layer("total"))
-    if share is not None:
-        reasons.append(f"it accounts for {share:.0%} of the growth of the process")
-    yield Finding(RULE, Confidence.MEDIUM if growth.is_steady else Confidence.LOW, "allocator-retained",
-                  "glibc malloc arenas", None, "free malloc memory", pid=int(case.info.get("pid", 0)),
-                  growth_bytes={"host": growth.bytes}, share_of_growth_ratio=share, reasons=tuple(reasons),
-                  doubts=("what pins the arenas is not known: native allocations were not sampled",), remedy=REMEDY)
+    doubts = ("what pins the arenas is not known: native allocations were not sampled",)
+    yield _layers.finding(case, RULE, growth, "allocator-retained", "glibc malloc arenas", "free malloc memory", reasons,
+                          doubts, REMEDY)

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 
 from leakscope.analyse import memory
 from leakscope.case import Case
-from leakscope.model import Confidence, Dismissed, Finding, Rule
+from leakscope.detectors import _layers
+from leakscope.model import Dismissed, Finding, Rule
 from leakscope.units import bytes_text
 
 RULE = Rule("LS303", "mapped-growth", "Shared memory grows")
@@ -33,9 +34,6 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
                               case.layer("total"))
     if growth is None:
         return
-    share = memory.ratio(growth.bytes, case.layer("total"))
-    yield Finding(RULE, Confidence.MEDIUM if growth.is_steady else Confidence.LOW, "mapped", "shared memory", None,
-                  "shared memory segment", pid=int(case.info.get("pid", 0)), growth_bytes={"host": growth.bytes},
-                  share_of_growth_ratio=share,
-                  reasons=(f"shared memory grew by {bytes_text(growth.bytes)} and still grew in the second half",),
-                  doubts=("shared memory counts in every process that maps it",), remedy=REMEDY)
+    reasons = (f"shared memory grew by {bytes_text(growth.bytes)} and still grew in the second half",)
+    doubts = ("shared memory counts in every process that maps it",)
+    yield _layers.finding(case, RULE, growth, "mapped", "shared memory", "shared memory segment", reasons, doubts, REMEDY)

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from leakscope.analyse import memory
 from leakscope.case import Case
-from leakscope.model import Confidence, Dismissed, Finding, Location, Rule
+from leakscope.detectors import _layers
+from leakscope.model import Dismissed, Finding, Location, Rule
 from leakscope.units import bytes_text, count_text
 
 RULE = Rule("LS301", "native-growth", "Native memory in use grows outside Python objects")
@@ -47,13 +48,8 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     keeper = _sampled_natively(case, growth.bytes) or _loose(case, growth.bytes) or _unknown(case)
     reasons = [f"malloc has {bytes_text(growth.bytes)} more in use that no Python object accounts for",
                f"it still grew in the second half of the run: {bytes_text(growth.tail_bytes, signed=True)}"]
-    share = memory.ratio(growth.bytes, case.layer("total"))
-    if share is not None:
-        reasons.append(f"it accounts for {share:.0%} of the growth of the process")
-    yield Finding(RULE, Confidence.MEDIUM if growth.is_steady else Confidence.LOW, "native", keeper.owner, None,
-                  "malloc block", pid=int(case.info.get("pid", 0)), object_count=keeper.count,
-                  growth_bytes={"host": growth.bytes}, share_of_growth_ratio=share, site=next(iter(keeper.sites), None),
-                  sites=keeper.sites, reasons=(*keeper.reasons, *reasons), doubts=keeper.doubts, remedy=REMEDY, fingerprint="")
+    yield _layers.finding(case, RULE, growth, "native", keeper.owner, "malloc block", (*keeper.reasons, *reasons),
+                          keeper.doubts, REMEDY, object_count=keeper.count, site=next(iter(keeper.sites), None), sites=keeper.sites)
 
 
 def _sampled_natively(case: Case, growth_bytes: int) -> _Keeper | None:
