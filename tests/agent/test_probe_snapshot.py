@@ -239,6 +239,23 @@ print(children(), agent.snapshot()["walk"])
     assert SURRENDER in process.notes
 
 
+def test_a_child_ends_by_itself_when_its_time_is_over_and_nobody_watches(tmp_path: Path) -> None:
+    out, process = run(tmp_path, """
+from _leakscope_agent import snapshots
+snapshots._CHILD_NS, snapshots._CHILD_TIMES, snapshots._KILL_AFTER_NS = 400_000_000, 0, 1 << 62
+pid = held()
+def is_called():  # the alarm waits, as the child is stopped
+    with open(f"/proc/{pid}/status") as file:
+        return int(file.read().partition("ShdPnd:")[2].split()[0], 16) >> signal.SIGALRM - 1 & 1
+until(is_called)
+go_on(pid)
+snapshots._CHILD_NS = 60_000_000_000
+print(children(), agent.snapshot()["method"])
+""")
+    assert out == "[] fork\n"
+    assert process.notes == ["Snapshot 1 could not be taken: the process that took it did not end in 0 s."]
+
+
 # The page of an object of the target that the child does not have: a walk that reads it faults.
 FAULT = """
 import ctypes, faulthandler
