@@ -49,7 +49,8 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     reasons = [f"malloc has {bytes_text(growth.bytes)} more in use that no Python object accounts for",
                f"it still grew in the second half of the run: {bytes_text(growth.tail_bytes, signed=True)}"]
     yield _layers.finding(case, RULE, growth, "native", keeper.owner, "malloc block", (*keeper.reasons, *reasons),
-                          keeper.doubts, REMEDY, object_count=keeper.count, site=next(iter(keeper.sites), None), sites=keeper.sites)
+                          keeper.doubts, REMEDY, object_count=keeper.count, site=next(iter(keeper.sites), None),
+                          sites=keeper.sites)
 
 
 def _sampled_natively(case: Case, growth_bytes: int) -> _Keeper | None:
