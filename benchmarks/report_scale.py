@@ -194,7 +194,8 @@ def main() -> None:
             disk = sum(file.stat().st_size for file in folder.rglob("snapshots/*/*"))
             run = subprocess.run([sys.executable, "-c", MEASURED, str(folder)], capture_output=True, text=True, check=True)
             seconds, processor, peak, first = run.stdout.split(maxsplit=3)
-            print(f"| {objects:,} | {disk / (3.09 * objects):.1f} | {seconds} | {processor} | {peak} | {first.strip()} |", flush=True)
+            print(f"| {objects:,} | {disk / (3.09 * objects):.1f} | {seconds} | {processor} | {peak} | {first.strip()} |",
+                  flush=True)
 
 
 if __name__ == "__main__":
