@@ -32,11 +32,14 @@ static PyTypeObject *type_of_class(Class *class)
     return class->type;
 }
 
+static void read_tensor(TypeInfo *info, PyObject *thing);
+static void read_node(TypeInfo *info, PyObject *thing);
+
 static void edge_to_native(PyTypeObject *type, uint64_t address, uint32_t label)
 {
-    Kept *kept = type == NULL ? NULL : type_info(type)->own;
-    if (kept != NULL)
-        edge_to_row(node_of_native(&kept->native, (void *)(uintptr_t)address), label);
+    TypeInfo *info = type_info(type);
+    if (info->read == read_tensor || info->read == read_node)
+        edge_to_row(node_of_native(&((Kept *)info->own)->native, (void *)(uintptr_t)address), label);
 }
 
 /* A C++ object that is held, and its Python object if it has one. */

@@ -118,15 +118,16 @@ static size_t find_word(Sample *samples, size_t count, uint64_t *(*words_of)(Sam
     return 0;
 }
 
-/* The two bytes of the device, behind the pointer to the memory, which has its context and its deleter behind it (c10::DataPtr). */
+/* The two bytes of the device: in c10::DataPtr behind the pointers to the memory, its context and its deleter. Looked for there first. */
 static size_t find_device(const Sample *samples, size_t count, size_t data)
 {
-    for (size_t byte = (data + 1) * 8; byte < (data + 6) * 8; byte++) {
+    const size_t places[] = {data + 3, data + 1, data + 2, data + 4, data + 5};
+    for (size_t place = 0; place < sizeof places / sizeof places[0]; place++) {
         size_t right = 0;
-        while (right < count && memcmp((const char *)samples[right].storage_words + byte, samples[right].device, 2) == 0)
+        while (right < count && memcmp(&samples[right].storage_words[places[place]], samples[right].device, 2) == 0)
             right++;
         if (right == count)
-            return byte;
+            return places[place] * 8;
     }
     return 0;
 }
