@@ -257,6 +257,8 @@ Row task_label(PyObject *task);                        /* of a _asyncio.Task */
 bool task_is_pending(PyObject *task);
 
 /* --- roots.c --- */
+void roots_begin(void);               /* before the first roots_note() */
+void roots_note(PyObject *thing);     /* each tracked object, before roots_collect(): keeps those that are roots or have some */
 void roots_collect(void);             /* calls root() for all of them, in the order of roots.py */
 
 /* --- sample.c: what a walk asks of the sampler -------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* What lives by itself: modules, running frames, thread-locals, contexts, callbacks of the interpreter, tasks (twin: roots.py).
  *
- * Everything that names depend on is found first (prepare), because a root reads what it reaches at once.
+ * Everything that names depend on is found first, because a root reads what it reaches at once.
  */
 #include "probe.h"
 
@@ -63,13 +63,6 @@ static PyThreadState *foreign(PyThreadState *thread)
 
 /* --- what names depend on -------------------------------------------------------------------------------------------------- */
 
-static void learn_frames(void)
-{
-    EACH_THREAD(thread)
-        for (void *frame = running_frame_of(thread); frame != NULL; frame = running_frame_before(frame))
-            names_learn(running_frame_code(frame));
-}
-
 static void label_modules(void)
 {
     Py_ssize_t place = 0;
@@ -101,7 +94,7 @@ static int what_is(PyTypeObject *type)
     return seen[place].is;
 }
 
-static void sort_out(PyObject *thing, void *own)
+void roots_note(PyObject *thing)
 {
     int is = what_is(Py_TYPE(thing));
     if (is == 0)
@@ -112,6 +105,20 @@ static void sort_out(PyObject *thing, void *own)
         *(PyObject **)vector_add(&tasks, 1) = thing;
     if (is & IS_LOOP)
         *(PyObject **)vector_add(&loops, 1) = thing;
+}
+
+void roots_begin(void)
+{
+    PyObject *events = space_of_module("asyncio.events");
+    PyObject *found = events == NULL ? NULL : dict_get(events, "AbstractEventLoop");
+    loop_class = found != NULL && PyType_Check(found) ? (PyTypeObject *)found : NULL;
+    memset(seen, 0, sizeof seen);
+    close_all();
+    table_open(&dummies);
+    table_open(&seen_modules);
+    vector_open(&locals, sizeof(PyObject *));
+    vector_open(&tasks, sizeof(PyObject *));
+    vector_open(&loops, sizeof(PyObject *));
 }
 
 /* Which thread the values of a threading.local are of: by the dummy that the state of the thread holds. */
@@ -137,25 +144,6 @@ static void own_values(void)
             if (dummy != NULL && table_find(&dummies, (uintptr_t)dummy, &label))
                 table_set(&walk.owners, (uintptr_t)values, label);
     }
-}
-
-static void prepare(void)
-{
-    learn_frames();
-    threads_prepare();
-    label_modules();
-    PyObject *events = space_of_module("asyncio.events");
-    PyObject *found = events == NULL ? NULL : dict_get(events, "AbstractEventLoop");
-    loop_class = found != NULL && PyType_Check(found) ? (PyTypeObject *)found : NULL;
-    memset(seen, 0, sizeof seen);
-    close_all();
-    table_open(&dummies);
-    table_open(&seen_modules);
-    vector_open(&locals, sizeof(PyObject *));
-    vector_open(&tasks, sizeof(PyObject *));
-    vector_open(&loops, sizeof(PyObject *));
-    each_tracked(sort_out, NULL);
-    own_values();
 }
 
 /* --- the roots ------------------------------------------------------------------------------------------------------------- */
@@ -328,7 +316,9 @@ static void root_asyncio(void)
 
 void roots_collect(void)
 {
-    prepare();
+    threads_prepare();
+    label_modules();
+    own_values();
     root_modules();
     root_frames();
     root_exceptions();

@@ -73,17 +73,21 @@ static void write_notes(Output *output, const char *before)
 
 /* --- the walk --- */
 
-static void learn_function(PyObject *thing, void *nothing)
+/* One look at all that the collector lists, for the words of functions and for what roots.c looks for. */
+static void look_at(PyObject *thing, void *nothing)
 {
     (void)nothing;
     if (Py_TYPE(thing) == &PyFunction_Type)
         names_learn((PyCodeObject *)((PyFunctionObject *)thing)->func_code);
+    else
+        roots_note(thing);
 }
 
 /* The words of the program come first: what is shown of the first key must not depend on what is read later. */
 static void learn_program(void)
 {
-    each_tracked(learn_function, NULL);
+    roots_begin();
+    each_tracked(look_at, NULL);
     for (PyThreadState *thread = PyInterpreterState_ThreadHead(walk.interpreter); thread != NULL; thread = PyThreadState_Next(thread))
         for (void *frame = running_frame_of(thread); frame != NULL; frame = running_frame_before(frame))
             names_learn(running_frame_code(frame));
