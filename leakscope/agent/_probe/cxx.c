@@ -4,7 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* --- reading what may not be there ------------------------------------------------------------------------------------------- */
+/* --- reading what may not be there ---------------------------------------------------------------------------------------- */
 
 enum { PAGE = 4096, LOWEST = 1 << 16, ADDRESS_BITS = 47, PAGES_KNOWN = 1 << 14 };
 
@@ -81,7 +81,7 @@ uint64_t word_at(uint64_t address)
     return address % sizeof word == 0 && copy_memory(address, &word, sizeof word) ? word : 0;
 }
 
-/* --- classes of C++ objects -------------------------------------------------------------------------------------------------- */
+/* --- classes of C++ objects ----------------------------------------------------------------------------------------------- */
 
 enum { LONGEST_NAME = 120, DEEPEST = 8, CLASS_ROOM = 2048, MOST_CLASSES = 1500 };
 
@@ -100,8 +100,9 @@ static bool class_name(uint64_t type_info, char *name)
     return to_page_end < LONGEST_NAME && copy_memory(address, name, to_page_end);
 }
 
-/* The first base of a class, if it stands at the beginning of it: __si_class_type_info has a pointer there, __vmi_class_type_info two
- * 32-bit numbers, flags and count, and then pairs of a base and its offset (2.9.5). 0: it has none, a wild word at the worst. */
+/* The first base of a class, if it stands at the beginning of it: __si_class_type_info has a pointer there,
+ * __vmi_class_type_info two 32-bit numbers, flags and count, and then pairs of a base and its offset (2.9.5). 0: it has
+ * none, a wild word at the worst. */
 static uint64_t base_of_class(uint64_t type_info)
 {
     uint64_t words[3];
@@ -164,7 +165,8 @@ static Class class_read(uint64_t table)
     return found;
 }
 
-/* The class whose virtual functions are at `table`. What was seen is kept for the life of the process: libraries stay loaded. */
+/* The class whose virtual functions are at `table`. What was seen is kept for the life of the process: libraries stay
+ * loaded. */
 Class *class_by_table(uint64_t table)
 {
     static Class last;

@@ -1,9 +1,10 @@
 /* Reading the C++ objects of torch where no function of torch may be called.
  *
- * All is read through process_vm_readv: a guess that is wrong, or an object that a thread of C++ frees meanwhile, costs an edge and
- * never a fault. In a forked child, where nothing changes any more, that is asked once a page (0.7 us a call). And no pointer is followed unless the thing behind it bears the right name: every one of those C++ classes has
- * virtual functions, so an object of it begins with the address of its table, and the entry before the table leads to the name of
- * the class (Itanium C++ ABI, 2.9.5). */
+ * All is read through process_vm_readv: a guess that is wrong, or an object that a thread of C++ frees meanwhile, costs an
+ * edge and never a fault. In a forked child, where nothing changes any more, it is asked once a page (a call takes 0.7 us).
+ * And no pointer is followed unless the thing behind it bears the right name: every one of those C++ classes has virtual
+ * functions, so an object of it begins with the address of its table, and the entry before the table leads to the name of the
+ * class (Itanium C++ ABI, 2.9.5). */
 #ifndef LEAKSCOPE_CXX_H
 #define LEAKSCOPE_CXX_H
 
@@ -28,8 +29,8 @@ typedef struct {
     char name[47];      /* without namespaces */
 } Class;
 
-Class *class_by_table(uint64_t table);                            /* by the first word of an object; until the next call if OTHER */
-int kind_at(uint64_t address);                                    /* of the object that is there */
-int copy_object(uint64_t address, int wanted, uint64_t *words);   /* OBJECT_WORDS of it; its kind, OTHER if it is none of those wanted */
+Class *class_by_table(uint64_t table); /* by the first word of an object; if OTHER, until the next call */
+int kind_at(uint64_t address);         /* of the object that is there */
+int copy_object(uint64_t address, int wanted, uint64_t *words); /* OBJECT_WORDS of it; its kind, OTHER: none of those wanted */
 
 #endif

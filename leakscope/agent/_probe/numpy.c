@@ -1,5 +1,6 @@
-/* numpy arrays and mmap: what they hold and how much, read from their structs. The twins are agent/expanders/numpy_arrays.py and
- * mappings.py. No function of the libraries is called: in a forked child one could wait for a lock that nobody will release. */
+/* numpy arrays and mmap: what they hold and how much, read from their structs. The twins are agent/expanders/numpy_arrays.py
+ * and mappings.py. No function of the libraries is called: in a forked child one could wait for a lock that nobody will
+ * release. */
 #include "libraries.h"
 
 /* numpy/_core/include/numpy/ndarraytypes.h (numpy/core/... up to 1.26), PyArrayObject_fields: the same in 1.x and 2.x. */

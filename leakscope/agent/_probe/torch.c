@@ -1,8 +1,8 @@
-/* torch: tensors, their storages and the autograd graph, read from the memory of its C++ objects, as torch.h and cxx.h say. The twin is
- * agent/expanders/torch_tensors.py. */
+/* torch: tensors, their storages and the autograd graph, read from the memory of its C++ objects, as torch.h and cxx.h say.
+ * The twin is agent/expanders/torch_tensors.py. */
 #include "torch.h"
 
-/* --- nodes and edges ---------------------------------------------------------------------------------------------------------- */
+/* --- nodes and edges ------------------------------------------------------------------------------------------------------ */
 
 enum { HOOKS, POST_HOOKS, GRAD, GRAD_FN, BASE, NEXT, VARIABLE, LABEL_COUNT };
 
@@ -18,8 +18,9 @@ static LibraryClass tensor_base = {.module = "torch._C", .name = "TensorBase"},
                     tensor_class = {.module = "torch", .name = "Tensor"},
                     function_base = {.module = "torch._C", .name = "_FunctionBase"};
 
-/* The Python type for the nodes of a class: torch/csrc/autograd/functions/init.cpp and the generated python_functions register them by
- * name. Nodes of classes that have no type of their own are of "CppFunction" there, and of torch._C._FunctionBase here. */
+/* The Python type for the nodes of a class: torch/csrc/autograd/functions/init.cpp and the generated python_functions
+ * register them by name. Nodes of classes that have no type of their own are of "CppFunction" there, and of
+ * torch._C._FunctionBase here. */
 static PyTypeObject *type_of_class(Class *class)
 {
     if (class->type == NULL) {
@@ -72,8 +73,9 @@ static Held held_tensor(uint64_t tensor, uint32_t label)
     return held;
 }
 
-/* True if `object` is the Python object of a node: it points back, from behind its head, or, where the node is written in Python, from
- * somewhere in its part that is made in C. In versions of torch in which the slot does not own, it may be stale. */
+/* True if `object` is the Python object of a node: it points back, from behind its head, or, where the node is written in
+ * Python, from somewhere in its part that is made in C. In versions of torch in which the slot does not own, it may be
+ * stale. */
 static bool points_back(uint64_t object, uint64_t node)
 {
     uint64_t words[OBJECT_WORDS];
@@ -101,7 +103,7 @@ static Held held_node(uint64_t node, uint32_t label)
     return held;
 }
 
-/* --- tensors ------------------------------------------------------------------------------------------------------------------ */
+/* --- tensors -------------------------------------------------------------------------------------------------------------- */
 
 enum { DEVICE_CUDA = 1, MOST_HELD = 3 }; /* c10/core/DeviceType.h; what ROCm builds call "cuda" has that number as well */
 
@@ -182,7 +184,7 @@ static void read_tensor(TypeInfo *info, PyObject *thing)
         read_storage(tensor);
 }
 
-/* --- nodes of the graph --------------------------------------------------------------------------------------------------------- */
+/* --- nodes of the graph --------------------------------------------------------------------------------------------------- */
 
 static void read_native_node(TypeInfo *info, PyObject *thing)
 {
@@ -271,7 +273,7 @@ bool take_torch(TypeInfo *info)
         take_instance(info);
         keep(info, read_tensor, read_native_tensor);
         if (!is_learned())
-            walk_note("what tensors hold beyond Python objects is not shown: where torch keeps it was not learned in this process");
+            walk_note("what tensors hold beyond Python objects is not shown: where torch keeps it was not learned here");
         return true;
     }
     if (!is_node_type(info->type))

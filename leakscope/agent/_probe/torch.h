@@ -1,7 +1,7 @@
 /* Where torch keeps things: what torch_layout.c finds out and torch.c uses.
  *
- * torch promises no layout. Where its storages are is learned, once a process, in the parent: torch_layout.py asks plain tensors of
- * the target for addresses and sizes, and here is searched where those stand. Where the pointers of the autograd graph stand is
+ * torch promises no layout. Where its storages are is learned, once a process, in the parent: torch_layout.py asks plain
+ * tensors of the target for addresses and sizes, and here is searched where those stand. Where the pointers of the autograd graph stand is
  * told by what they point to (cxx.h), when the first of each is met.
  *
  * Names and order of the fields: c10/core/TensorImpl.h, c10/core/StorageImpl.h, torch/csrc/autograd/{variable,node}.h. */
@@ -32,7 +32,7 @@ static inline bool is_learned(void)
     return at.bytes != 0;
 }
 
-size_t find_pointer(const uint64_t *words, size_t from, size_t to, int wanted); /* the first to an object of the kinds wanted; 0 */
+size_t find_pointer(const uint64_t *words, size_t from, size_t to, int wanted); /* the first to one of those; 0 */
 uint64_t meta_of(const uint64_t *tensor);     /* address of the AutogradMeta of a TensorImpl */
 bool learn_grad(const uint64_t *meta);        /* true: at.grad is known; the same for the edges of a node */
 bool learn_edges(const uint64_t *node);

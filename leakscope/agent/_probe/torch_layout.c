@@ -36,12 +36,13 @@ bool learn_grad(const uint64_t *meta)
     return at.grad != 0;
 }
 
-/* The edges of a Node: a vector whose items begin with pointers to Nodes, or with NULL. An Edge is such a pointer and a number, and in
- * earlier versions a count's address between them. */
+/* The edges of a Node: a vector whose items begin with pointers to Nodes, or with NULL. An Edge is such a pointer and a
+ * number, and in earlier versions a count's address between them. */
 static bool is_edges(const uint64_t *vector, size_t edge_words)
 {
     size_t bytes = vector[1] - vector[0], nodes = 0;
-    if (vector[0] == 0 || vector[1] <= vector[0] || vector[2] < vector[1] || bytes % (edge_words * 8) != 0 || bytes > MOST_EDGE_BYTES)
+    if (vector[0] == 0 || vector[1] <= vector[0] || vector[2] < vector[1] || bytes % (edge_words * 8) != 0 ||
+        bytes > MOST_EDGE_BYTES)
         return false;
     for (uint64_t item = vector[0]; item < vector[1]; item += edge_words * 8) {
         uint64_t node = word_at(item);
@@ -83,7 +84,7 @@ uint64_t variable_of(uint64_t node)
     return 0;
 }
 
-/* --- learning where the storages are -------------------------------------------------------------------------------------------- */
+/* --- learning where the storages are -------------------------------------------------------------------------------------- */
 
 static LibraryClass tensor_class = {.module = "torch", .name = "Tensor"},
                     parameter_class = {.module = "torch.nn.parameter", .name = "Parameter"};
@@ -118,7 +119,8 @@ static size_t find_word(Sample *samples, size_t count, uint64_t *(*words_of)(Sam
     return 0;
 }
 
-/* The two bytes of the device: in c10::DataPtr behind the pointers to the memory, its context and its deleter. Looked for there first. */
+/* The two bytes of the device: in c10::DataPtr behind the pointers to the memory, its context and its deleter. Looked for
+ * there first. */
 static size_t find_device(const Sample *samples, size_t count, size_t data)
 {
     const size_t places[] = {data + 3, data + 1, data + 2, data + 4, data + 5};
@@ -148,13 +150,14 @@ static size_t find_bytes(const Sample *samples, size_t count, size_t from)
     return 0;
 }
 
-/* In the AutogradMeta of a view: the base, and behind it the byte that says whether there is one. torch says which tensors are views:
- * what is detached has such a thing as well, with another base further behind. */
+/* In the AutogradMeta of a view: the base, and behind it the byte that says whether there is one. torch says which tensors
+ * are views: what is detached has such a thing as well, with another base further behind. */
 static void learn_views(Sample *samples, size_t count)
 {
     uint64_t meta[OBJECT_WORDS];
     for (size_t index = 0; index < count && at.base == 0; index++) {
-        if (!samples[index].is_view || copy_object(meta_of(samples[index].tensor_words), VIEW, meta) == OTHER || !learn_grad(meta))
+        if (!samples[index].is_view || copy_object(meta_of(samples[index].tensor_words), VIEW, meta) == OTHER ||
+            !learn_grad(meta))
             continue;
         size_t base = find_pointer(meta, at.grad + 4, OBJECT_WORDS - 12, TENSOR);
         for (size_t place = base + 1; base != 0 && place < base + 12; place++)
@@ -218,7 +221,8 @@ static PyObject *torch_learn(PyObject *self, PyObject *list)
     return reason == NULL ? Py_NewRef(Py_None) : PyUnicode_FromString(reason);
 }
 
-/* Adds plain tensors of one of the collector's lists, which is `backwards` with the youngest first. Returns how many objects it saw. */
+/* Adds plain tensors of one of the collector's lists, which is `backwards` with the youngest first. Returns how many objects
+ * it saw. */
 static size_t find_tensors(PyGC_Head *list, bool backwards, size_t most_looks, PyObject *found, Py_ssize_t most)
 {
     PyTypeObject *tensor = library_class(&tensor_class), *parameter = library_class(&parameter_class);
@@ -235,7 +239,8 @@ static size_t find_tensors(PyGC_Head *list, bool backwards, size_t most_looks, P
     return looks;
 }
 
-/* torch_samples(most, most_looks): a list of plain tensors that the collector knows, found by looking at so many objects at most. */
+/* torch_samples(most, most_looks): a list of plain tensors that the collector knows, found by looking at so many objects at
+ * most. */
 static PyObject *torch_samples(PyObject *self, PyObject *args)
 {
     struct _gc_runtime_state *collector = &PyInterpreterState_Get()->gc;
@@ -253,7 +258,8 @@ static PyObject *torch_samples(PyObject *self, PyObject *args)
     if (found == NULL || library_class(&tensor_class) == NULL)
         return found;
     size_t left = (size_t)most_looks;
-    for (size_t list = 0; list < sizeof lists / sizeof lists[0]; list++) /* the young ones, then what has been there from the start */
+    /* The young ones first, then what has been there from the start. */
+    for (size_t list = 0; list < sizeof lists / sizeof lists[0]; list++)
         left -= find_tensors(lists[list], true, left / 2, found, most);
     for (size_t list = 2; list < sizeof lists / sizeof lists[0] && PyList_GET_SIZE(found) == 0; list++)
         left -= find_tensors(lists[list], false, left / 2, found, most);
