@@ -46,7 +46,7 @@ def make_class():
         types.ModuleType,
     ]
     base = RANDOM.choice(bases)
-    space = {name: some() for name in RANDOM.sample(NAMES, 2)} if RANDOM.random() < 0.5 else {}
+    space = {name: [some()] for name in RANDOM.sample(NAMES, 2)}  # the twin tells attributes by their values if RANDOM.random() < 0.5 else {}
     if RANDOM.random() < 0.3 and base in (Base, list, dict, set, Slotted):
         space["__slots__"] = tuple("slot_" + name for name in RANDOM.sample(NAMES, RANDOM.randrange(1, 3)))
     try:
@@ -110,9 +110,10 @@ def change():
         if isinstance(thing, list) and kind < 3:
             list.append(thing, some())
         elif isinstance(thing, dict) and kind < 4:
-            dict.__setitem__(thing, hashable(), some())
+            methods = collections.OrderedDict if isinstance(thing, collections.OrderedDict) else dict
+            methods.__setitem__(thing, hashable(), some())
             if RANDOM.random() < 0.2:
-                dict.popitem(thing)
+                methods.popitem(thing)
         elif kind == 4:
             vars(thing)[RANDOM.choice(NAMES)] = some()
         elif kind == 5:
