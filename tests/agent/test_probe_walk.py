@@ -45,8 +45,8 @@ def run(python: str, program: str, folder: Path) -> Path:
     shutil.copytree(AGENT, agent, ignore=shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so"))
     stage_probe(python, agent)
     (folder / "program.py").write_text(PREAMBLE + program)
-    result = subprocess.run([python, "-X", "faulthandler", str(folder / "program.py"), str(folder)], capture_output=True, text=True,
-                            timeout=120)
+    command = [python, "-X", "faulthandler", str(folder / "program.py"), str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-3000:]
     return folder / "out"
 
