@@ -126,6 +126,7 @@ struct TypeInfo {
     Sizer size;
     Counter length, state; /* NULL: 0 */
     Labeller label;   /* NULL: 0 */
+    void (*bodies)(PyObject *thing, uint32_t row); /* take_bodies(): tells the sampler of the blocks that it has apart from itself; NULL */
     Row module, qualname; /* as in names.json["types"] */
     void *own;        /* whatever the reader keeps for this type, from arena_take() */
     void *layout;     /* instances.c: where its instances keep what they hold; made when it is asked for */
@@ -262,6 +263,7 @@ void roots_note(PyObject *thing);     /* each tracked object, before roots_colle
 void roots_collect(void);             /* calls root() for all of them, in the order of roots.py */
 
 /* --- sample.c: what a walk asks of the sampler -------------------------------------------------------------------------------- */
+void take_bodies(TypeInfo *info);      /* types.c calls it for each type: sets info->bodies while samples are taken */
 void samples_of_walk(void);           /* writes the columns sample_* and names.json["sites"] of the blocks that live now */
 void samples_write_sites(int fd);     /* the JSON list of sites; "[null]" where nothing was sampled */
 

@@ -340,6 +340,11 @@ bool sample_is_on(void)
     return sampler.is_on;
 }
 
+bool samples_are_on(void)
+{
+    return sampler.is_on;
+}
+
 int64_t samples_started_ns(void)
 {
     return sampler.started_ns;

@@ -78,6 +78,7 @@ bool lock_take(void); /* false: this thread has it, around a fork */
 void lock_give(void);
 Sample *samples_copy(size_t *count, size_t *bytes); /* with the lock: for pages_free(); NULL: off, or no memory */
 int64_t samples_started_ns(void);
+bool samples_are_on(void);
 bool sample_is_on(void);
 
 /* --- memory of the sampler: mmap within its own bound --- */

@@ -9,14 +9,16 @@
 #define MOST_FRAMES 64u
 #define NO_NODE UINT32_MAX
 #define NOT_SHOWN (UINT32_MAX - 1) /* the agent's: no part of the snapshot */
-/* Objects that are fetched ahead, and of those the types. */
-#define AHEAD 16
-#define TAG_BITS 7u /* walk.c: entries of the queue that are no objects */
 
 typedef struct {
     uint32_t stack;
     double bytes, count;
 } Site;
+
+typedef struct {
+    const void *block;
+    uint32_t row; /* of the object whose body it is */
+} Body;
 
 /* Of the walk that goes on; all mmap'd, freed when the next one begins or the sites are written. */
 static struct {
@@ -25,8 +27,8 @@ static struct {
     uint32_t *nodes, *rows; /* by sample: its node; the row of its site */
     Site *sites;
     size_t site_count;
-    uint32_t *places;       /* by hash of the address: sample + 1 of those that are no objects */
-    size_t place_count;
+    Body *bodies;           /* blocks that may be sampled, as the walk came by */
+    size_t body_count, body_room;
     char *text;
     size_t text_count, text_room;
 } found;
@@ -37,7 +39,7 @@ static void close_found(void)
     pages_free(found.nodes, found.count * sizeof *found.nodes + 1);
     pages_free(found.rows, found.count * sizeof *found.rows + 1);
     pages_free(found.sites, (found.count + 1) * sizeof *found.sites);
-    pages_free(found.places, found.place_count * sizeof *found.places);
+    pages_free(found.bodies, found.body_room * sizeof *found.bodies);
     pages_free(found.text, found.text_room);
     memset(&found, 0, sizeof found);
 }
@@ -115,23 +117,25 @@ static bool make_sites(void)
     return is_added && add("]", 1);
 }
 
-/* --- bodies: blocks that belong to an object and are not where it is ------------------------------------------------------------ */
+/* --- bodies: blocks that belong to an object and are not where it is. Noted while the walk has the object in the cache --------- */
 
-static uint32_t *body_place(uintptr_t address)
+static __attribute__((noinline)) void note_body(const void *block, uint32_t row)
 {
-    size_t mask = found.place_count - 1, place = (address >> 4 ^ address >> 20) & mask;
-    while (found.places[place] != 0 && found.samples[found.places[place] - 1].address != address)
-        place = (place + 1) & mask;
-    return &found.places[place];
+    if (found.body_count == found.body_room) {
+        size_t room = found.body_room ? found.body_room * 2 : 4096;
+        Body *grown = pages_resize(found.bodies, found.body_room * sizeof *grown, room * sizeof *grown);
+        if (grown == NULL)
+            return;
+        found.bodies = grown;
+        found.body_room = room;
+    }
+    found.bodies[found.body_count++] = (Body){block, row};
 }
 
-static inline void body(const void *block, uint32_t row)
+INLINE void body(const void *block, uint32_t row)
 {
-    if (block != NULL && may_be_sampled(block)) {
-        uint32_t number = *body_place((uintptr_t)block);
-        if (number != 0)
-            found.nodes[number - 1] = row;
-    }
+    if (UNLIKELY(may_be_sampled(block)))
+        note_body(block, row);
 }
 
 /* The values of attributes apart from their object: of 3.11 and 3.12 with a prefix, whose length is the byte before them. */
@@ -144,16 +148,38 @@ static inline void body_of_values(const void *values, uint32_t row)
     body(values, row);
 }
 
-static void bodies_of_dict(PyDictObject *dict, uint32_t row)
+static void body_of_list(PyObject *thing, uint32_t row)
 {
+    body(((PyListObject *)thing)->ob_item, row);
+}
+
+static void body_of_dict(PyObject *thing, uint32_t row)
+{
+    const PyDictObject *dict = (PyDictObject *)thing;
     if (dict->ma_values == NULL)
         body(dict->ma_keys, row);
     else /* the keys belong to the class */
         body_of_values(dict->ma_values, row);
 }
 
+static void body_of_set(PyObject *thing, uint32_t row)
+{
+    body(((PySetObject *)thing)->table, row);
+}
+
+static void body_of_bytearray(PyObject *thing, uint32_t row)
+{
+    body(((PyByteArrayObject *)thing)->ob_bytes, row);
+}
+
+static void body_of_type(PyObject *thing, uint32_t row)
+{
+    if (((PyTypeObject *)thing)->tp_flags & Py_TPFLAGS_HEAPTYPE)
+        body(((PyHeapTypeObject *)thing)->ht_cached_keys, row);
+}
+
 #if AT_LEAST(11) && !AT_LEAST(13) /* else they lie in a dict, or in the object */
-static void bodies_of_instance(PyObject *thing, uint32_t row)
+static void body_of_instance(PyObject *thing, uint32_t row)
 {
 #if AT_LEAST(12)
     const char *values = ((char **)thing)[-3]; /* pycore_object.h, _PyObject_DictOrValuesPointer: odd if they are values */
@@ -176,55 +202,44 @@ typedef struct {
     DequeBlock *left, *right;
 } Deque;
 
-static void bodies_of_deque(const Deque *deque, uint32_t row)
+static void bodies_of_deque(PyObject *thing, uint32_t row)
 {
+    const Deque *deque = (Deque *)thing;
     for (const DequeBlock *block = deque->left; block != NULL; block = block == deque->right ? NULL : block->right)
         body(block, row);
 }
 
-static void bodies_of(PyObject *thing, PyTypeObject *deque, uint32_t row)
-{
-    PyTypeObject *type = Py_TYPE(thing);
-    unsigned long flags = type->tp_flags;
-    if (flags & Py_TPFLAGS_LIST_SUBCLASS)
-        body(((PyListObject *)thing)->ob_item, row);
-    else if (flags & Py_TPFLAGS_DICT_SUBCLASS)
-        bodies_of_dict((PyDictObject *)thing, row);
-    else if (type == &PySet_Type || type == &PyFrozenSet_Type)
-        body(((PySetObject *)thing)->table, row);
-    else if (type == &PyByteArray_Type)
-        body(((PyByteArrayObject *)thing)->ob_bytes, row);
-    else if (type == deque)
-        bodies_of_deque((Deque *)thing, row);
-    else if (flags & Py_TPFLAGS_TYPE_SUBCLASS && ((PyTypeObject *)thing)->tp_flags & Py_TPFLAGS_HEAPTYPE)
-        body(((PyHeapTypeObject *)thing)->ht_cached_keys, row);
-#if AT_LEAST(11) && !AT_LEAST(13)
-    if (flags & Py_TPFLAGS_MANAGED_DICT)
-        bodies_of_instance(thing, row);
-#endif
-}
-
-static PyTypeObject *deque_type(void)
+static bool is_deque(PyTypeObject *type)
 {
     PyObject *space = space_of_module("_collections");
-    PyObject *type = space == NULL ? NULL : dict_get(space, "deque");
-    if (type == NULL || !PyType_Check(type) || strcmp(((PyTypeObject *)type)->tp_name, "collections.deque") != 0)
-        return NULL; /* another one's */
-    return (PyTypeObject *)type;
+    PyObject *deque = space == NULL ? NULL : dict_get(space, "deque");
+    return deque != NULL && PyType_Check(deque) && strcmp(((PyTypeObject *)deque)->tp_name, "collections.deque") == 0
+           && has_base(type, (PyTypeObject *)deque);
 }
 
-/* One look at each object of the snapshot, its type fetched some objects ahead. */
-static void find_bodies(void)
+void take_bodies(TypeInfo *info)
 {
-    const uintptr_t *queue = walk.queue.items;
-    size_t count = walk.queue.count;
-    PyTypeObject *deque = deque_type();
-    for (size_t row = 0; row < count; row++) {
-        if (row + AHEAD < count)
-            __builtin_prefetch((const void *)(queue[row + AHEAD] & ~(uintptr_t)TAG_BITS));
-        if ((queue[row] & TAG_BITS) == 0)
-            bodies_of((PyObject *)queue[row], deque, (uint32_t)row);
-    }
+    PyTypeObject *type = info->type;
+    if (info->type_id == 0) /* the first type: a walk begins, and the one before it may have failed */
+        close_found();
+    if (!samples_are_on())
+        return;
+    if (type->tp_flags & Py_TPFLAGS_LIST_SUBCLASS)
+        info->bodies = body_of_list;
+    else if (type->tp_flags & Py_TPFLAGS_DICT_SUBCLASS)
+        info->bodies = body_of_dict;
+    else if (type->tp_flags & Py_TPFLAGS_TYPE_SUBCLASS)
+        info->bodies = body_of_type;
+    else if (has_base(type, &PySet_Type) || has_base(type, &PyFrozenSet_Type))
+        info->bodies = body_of_set;
+    else if (has_base(type, &PyByteArray_Type))
+        info->bodies = body_of_bytearray;
+    else if (is_deque(type))
+        info->bodies = bodies_of_deque;
+#if AT_LEAST(11) && !AT_LEAST(13)
+    else if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT)
+        info->bodies = body_of_instance;
+#endif
 }
 
 /* --- nodes ----------------------------------------------------------------------------------------------------------------------- */
@@ -252,17 +267,32 @@ static size_t find_objects(void)
     return unknown;
 }
 
+/* Open addressing: sample + 1 of those that are no objects. */
+static uint32_t *place_in(uint32_t *places, size_t mask, uintptr_t address)
+{
+    size_t place = (address >> 4 ^ address >> 20) & mask;
+    while (places[place] != 0 && found.samples[places[place] - 1].address != address)
+        place = (place + 1) & mask;
+    return &places[place];
+}
+
 static void find_owners(size_t unknown)
 {
-    for (found.place_count = 1024; found.place_count < 4 * unknown; found.place_count *= 2)
-        ;
-    found.places = pages_resize(NULL, 0, found.place_count * sizeof *found.places);
-    if (found.places == NULL)
+    size_t count = 1024;
+    while (count < 4 * unknown)
+        count *= 2;
+    uint32_t *places = pages_resize(NULL, 0, count * sizeof *places);
+    if (places == NULL)
         return;
     for (size_t number = 0; number < found.count; number++)
         if (found.nodes[number] == NO_NODE)
-            *body_place(found.samples[number].address) = (uint32_t)number + 1;
-    find_bodies();
+            *place_in(places, count - 1, found.samples[number].address) = (uint32_t)number + 1;
+    for (size_t number = 0; number < found.body_count; number++) {
+        uint32_t sample = *place_in(places, count - 1, (uintptr_t)found.bodies[number].block);
+        if (sample != 0)
+            found.nodes[sample - 1] = found.bodies[number].row;
+    }
+    pages_free(places, count * sizeof *places);
 }
 
 static bool find_all(size_t *unknown)
@@ -285,7 +315,6 @@ static bool find_all(size_t *unknown)
 void samples_of_walk(void)
 {
     size_t unknown = 0;
-    close_found();
     if (!find_all(&unknown)) {
         close_found();
         return;

@@ -130,6 +130,7 @@ static TypeInfo *learn(PyTypeObject *type)
         && !take_container(info))
         take_instance(info);
     take_life(info);
+    take_bodies(info);
     return info;
 }
 

@@ -405,6 +405,8 @@ static inline void read_object(uint32_t row, PyObject *thing)
         if (label)
             column_put(COLUMN_LABEL, row, label);
     }
+    if (info->bodies != NULL)
+        info->bodies(thing, row);
     if (info->read != NULL)
         info->read(info, thing);
 }
