@@ -96,16 +96,22 @@ class Readers:
         return values, list(map(self.names.attribute_label, keys))
 
     def list(self, thing):
-        """INDEX."""
-        values = list(thing)
+        """INDEX. By tp_traverse, which begins at the end: to copy a list with empty places, as an XML parser has it, is a
+        crash.
+        """
+        values = _get_referents(thing)
+        values.reverse()
         return values, range(_INDEX, _INDEX + len(values))
 
     def tuple(self, thing):
-        """INDEX; the closure of a function: CELL with the name of the free variable."""
-        labels = self.walk.tuple_labels.get(id(thing))
-        if labels is not None and len(labels) == len(thing):
-            return thing, labels
-        return thing, range(_INDEX, _INDEX + len(thing))
+        """INDEX; the closure of a function: CELL with the name of the free variable. By tp_traverse, as lists: tuple(generator)
+        is half empty while the generator runs.
+        """
+        labels, values = self.walk.tuple_labels.get(id(thing)), _get_referents(thing)
+        values.reverse()
+        if labels is not None and len(labels) == len(values):
+            return values, labels
+        return values, range(_INDEX, _INDEX + len(values))
 
     def set(self, thing):
         """ELEMENT."""

@@ -270,7 +270,32 @@ async def main():
 asyncio.run(main())
 '''
 
-TOPICS = {"containers": CONTAINERS, "instances": INSTANCES, "code": CODE, "async": ASYNC}
+HALF_BUILT = r'''
+import _asyncio, array, functools, io, itertools, random, socket, threading, types, weakref
+import xml.etree.ElementTree as trees
+from collections import Counter, OrderedDict, defaultdict, deque
+
+KEEP = []
+for cls in (dict, list, tuple, set, frozenset, deque, OrderedDict, defaultdict, Counter, io.TextIOWrapper, io.BufferedReader,
+            io.BufferedRandom, io.BufferedRWPair, io.BytesIO, io.StringIO, io.FileIO, _asyncio.Future, property, classmethod, staticmethod, super, Exception,
+            OSError, SyntaxError, UnicodeError, StopIteration, types.SimpleNamespace, types.ModuleType, trees.Element, trees.XMLParser,
+            trees.TreeBuilder, threading.Thread, threading.local, socket.socket, random.Random, str, int, object):
+    KEEP.append(cls.__new__(cls))  # nothing has filled it
+
+class Meta(type):
+    def mro(cls):
+        if cls.__dict__.get("now"):
+            both()  # a class without an MRO, in a tuple with empty places
+        return type.mro(cls)
+def fill():
+    yield [1]
+    class Half(metaclass=Meta):
+        now = True
+    yield Half
+KEEP.append(tuple(fill()))
+'''
+
+TOPICS = {"half built": HALF_BUILT, "containers": CONTAINERS, "instances": INSTANCES, "code": CODE, "async": ASYNC}
 
 
 @pytest.fixture(params=VERSIONS)
