@@ -14,7 +14,7 @@ from setuptools.command.build_ext import build_ext
 
 WARNINGS = ["-Wall", "-Wextra"]
 PROBE = "leakscope/agent/_probe"
-PRELOADED = f"{PROBE}/preload.c"
+PRELOADED = sorted(glob(f"{PROBE}/preload*.c"))
 NATIVE = "libleakscope_native"
 INCLUDE = sysconfig.get_paths()["include"]
 
@@ -39,9 +39,9 @@ extensions = [Extension("leakscope.analyse._graph", ["leakscope/analyse/_columns
                         extra_compile_args=["-O2", "-std=c11", "-fvisibility=hidden", *WARNINGS])]  # fmt: skip
 if sys.platform == "linux":
     extensions += [
-        probe("_probe", sorted(set(glob(f"{PROBE}/*.c")) - {PRELOADED}), "-Wno-unused-parameter",
+        probe("_probe", sorted(set(glob(f"{PROBE}/*.c")) - set(PRELOADED)), "-Wno-unused-parameter",
               include_dirs=[PROBE, f"{INCLUDE}/internal"], libraries=["m"]),
-        probe(f"_probe.{NATIVE}", [PRELOADED], libraries=["m", "dl", "pthread"]),
+        probe(f"_probe.{NATIVE}", PRELOADED, libraries=["m", "dl", "pthread"]),
     ]  # fmt: skip
 
 setup(ext_modules=extensions, cmdclass={"build_ext": Build})

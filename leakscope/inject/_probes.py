@@ -35,7 +35,7 @@ OLDEST = (3, 10)
 LEFT_BEHIND = ("__pycache__", "boot", "_probe", "*.so")
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter")
 # The preloaded object is no part of the extension: it is loaded before there is an interpreter.
-_APART = "preload.c"
+_APART = "preload"
 _PRELOADED = "libleakscope_native"
 _COMPILERS = ("cc", "gcc", "clang")
 _PATIENCE_S = 300
@@ -117,7 +117,7 @@ def look_at(python: str) -> Interpreter:
 
 def sources() -> list[Path]:
     """Return the C files of the extension."""
-    return sorted(path for path in SOURCES.glob("*.c") if path.name != _APART)
+    return sorted(path for path in SOURCES.glob("*.c") if not path.name.startswith(_APART))
 
 
 @functools.cache
@@ -233,7 +233,8 @@ def compile_for(target: Interpreter, binary: Path, flags: Sequence[str] = ()) ->
 
 def compile_preloaded(binary: Path | None = None, flags: Sequence[str] = ()) -> Path:
     """Compile the sampler of native memory into `binary` (None: into the cache), as `compile_for` does the probe."""
-    return _compile([*flags, str(SOURCES / _APART)], binary or cached(_PRELOADED), "the sampler of native memory")
+    apart = map(str, sorted(SOURCES.glob(f"{_APART}*.c")))
+    return _compile([*flags, *apart], binary or cached(_PRELOADED), "the sampler of native memory")
 
 
 def _compile(inputs: list[str], binary: Path, what: str) -> Path:

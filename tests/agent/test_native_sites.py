@@ -5,11 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-PRELOAD = Path(__file__).parents[2] / "leakscope" / "agent" / "_probe" / "preload.c"
+from leakscope.inject import _probes
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 
 KEEPER = """
@@ -54,8 +54,7 @@ def record(path):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("native")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
-                    "-static-libgcc", PRELOAD, "-o", folder / "libleakscope_native.so", "-lm", "-ldl", "-lpthread"], check=True)
+    _probes.compile_preloaded(folder / "libleakscope_native.so", ("-Werror",))
     (folder / "keeper.c").write_text(KEEPER)
     subprocess.run(["cc", "-shared", "-fPIC", "-O0", folder / "keeper.c", "-o", folder / "libkeeper.so", "-w"], check=True)
     return folder

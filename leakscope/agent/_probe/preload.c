@@ -9,46 +9,25 @@
  * Nothing in here allocates by malloc: tables come from mmap and are bounded. No lock is held while a stack is read.
  */
 #define _GNU_SOURCE
+#include "preload.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 #include <unwind.h>
-
-#define EXPORT __attribute__((visibility("default")))
-#define THREAD_LOCAL static __thread __attribute__((tls_model("initial-exec")))
 
 enum {
     MOST_FRAMES = 48,
     PYTHON_BYTES = 2048,
-    MOST_STACKS = 1 << 15,    /* different stacks; later ones count as one without frames */
-    MOST_BLOCKS = 1 << 18,    /* live samples; before the table is full the mean doubles */
     SMALLEST_MEAN = 64 << 10, /* of a program that has just begun, so that a script of ten seconds has sites */
     SAMPLES_A_MEAN = 4096,    /* the mean follows the bytes seen so far: about this many samples, then fewer */
     ARENA_BYTES = 1 << 20,    /* of pymalloc from 3.10 on, where objects lie, which the heap walk counts */
     OLD_ARENA_BYTES = 256 << 10, /* on 3.9 */
 };
-
-typedef struct {
-    uintptr_t address; /* 0: free place */
-    uint64_t bytes, weight;
-    uint32_t stack;
-} Block;
-
-typedef struct {
-    uint64_t hash; /* 0: free place */
-    uint32_t count, python_bytes;
-    uintptr_t *frames; /* addresses inside the calls, innermost first; after them the Python frames as text */
-} Stack;
 
 /* What the probe offers (native.c): writes the Python frames of this thread as a JSON list, and returns its length or 0. */
 typedef size_t (*PythonFrames)(char *text, size_t room);
@@ -65,50 +44,14 @@ static int (*real_munmap)(void *, size_t);
 static void *(*real_mremap)(void *, size_t, size_t, int, ...);
 
 static bool is_awake, is_unwinding_possible;
-static uint64_t largest_mean, mean_now, seen_bytes;
-static uint64_t taken_count, dropped_count;
-static Block *blocks;
-static uint32_t block_count;
-static Stack *stacks;
-static uint32_t stack_count;
-static uint8_t filter[1 << 16]; /* how many sampled blocks hash here; 255 stays 255 */
-static char *arena;
-static size_t arena_left;
+static uint64_t largest_mean, seen_bytes;
+uint64_t mean_now, taken_count;
 static PythonFrames python_frames;
 
-THREAD_LOCAL int64_t bytes_left;
-THREAD_LOCAL bool is_inside; /* our own allocations, and those of the unwinder */
-THREAD_LOCAL bool is_seeded;
-THREAD_LOCAL uint64_t random_state;
-
-/* --- the lock: held for some dozens of instructions, also over fork() --- */
-
-static int lock_word;
-THREAD_LOCAL bool is_forking; /* this thread holds the lock from before its fork() until after it; other handlers may allocate */
-
-static void lock(void)
-{
-    while (!is_forking && __atomic_exchange_n(&lock_word, 1, __ATOMIC_ACQUIRE))
-        sched_yield();
-}
-
-static void unlock(void)
-{
-    if (!is_forking)
-        __atomic_store_n(&lock_word, 0, __ATOMIC_RELEASE);
-}
-
-static void begin_fork(void)
-{
-    lock();
-    is_forking = true;
-}
-
-static void end_fork(void) /* in the parent and in the child */
-{
-    is_forking = false;
-    unlock();
-}
+static THREAD_LOCAL int64_t bytes_left;
+THREAD_LOCAL bool is_inside;
+static THREAD_LOCAL bool is_seeded;
+static THREAD_LOCAL uint64_t random_state;
 
 /* --- chance --- */
 
@@ -132,115 +75,22 @@ static int64_t next_distance(uint64_t mean)
     return (int64_t)(-log(uniform) * (double)mean) + 1;
 }
 
-/* --- tables --- */
+/* --- for the other files --- */
 
-static void *take_pages(size_t bytes)
+void *take_pages(size_t bytes)
 {
     void *pages = real_mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return pages == MAP_FAILED ? NULL : pages;
 }
 
-static uint64_t mixed(uint64_t value)
+void give_pages(void *pages, size_t bytes)
 {
-    value *= 0x9E3779B97F4A7C15ULL;
-    return value ^ value >> 29;
+    real_munmap(pages, bytes);
 }
 
-static uint8_t *filter_of(uintptr_t address)
+void give_real(void *address)
 {
-    return &filter[mixed(address >> 4) >> 24 & 0xFFFF];
-}
-
-static uint32_t place_of(uintptr_t address) /* of the block, or the free place where it would be; linear probing */
-{
-    uint32_t place = mixed(address >> 4) >> 20 & (MOST_BLOCKS - 1);
-    while (blocks[place].address != 0 && blocks[place].address != address)
-        place = (place + 1) & (MOST_BLOCKS - 1);
-    return place;
-}
-
-static void remove_place(uint32_t hole) /* backward shift deletion: Knuth, volume 3, algorithm 6.4 R */
-{
-    uint32_t place = hole;
-    for (;;) {
-        blocks[hole].address = 0;
-        uint32_t home;
-        do {
-            place = (place + 1) & (MOST_BLOCKS - 1);
-            if (blocks[place].address == 0)
-                return;
-            home = mixed(blocks[place].address >> 4) >> 20 & (MOST_BLOCKS - 1);
-        } while (hole <= place ? hole < home && home <= place : hole < home || home <= place);
-        blocks[hole] = blocks[place];
-        hole = place;
-    }
-}
-
-static bool take_out(void *address, Block *was)
-{
-    uint8_t *counter = filter_of((uintptr_t)address);
-    if (__builtin_expect(__atomic_load_n(counter, __ATOMIC_RELAXED) == 0, 1))
-        return false;
-    lock();
-    uint32_t place = place_of((uintptr_t)address);
-    bool is_there = blocks[place].address != 0;
-    if (is_there) {
-        *was = blocks[place];
-        remove_place(place);
-        block_count--;
-        if (*counter != 255)
-            (*counter)--;
-    }
-    unlock();
-    return is_there;
-}
-
-static void put_in(Block block)
-{
-    lock();
-    if (block_count < MOST_BLOCKS / 4 * 3) {
-        uint32_t place = place_of(block.address);
-        if (blocks[place].address == 0) {
-            block_count++;
-            uint8_t *counter = filter_of(block.address);
-            if (*counter != 255)
-                (*counter)++;
-        }
-        blocks[place] = block;
-    } else {
-        dropped_count++;
-    }
-    unlock();
-}
-
-/* The row of a stack; the last row stands for all that found no room. Called with the lock held. */
-static uint32_t row_of_stack(const uintptr_t *frames, uint32_t count, const char *python, size_t python_bytes)
-{
-    uint64_t hash = 1;
-    for (uint32_t i = 0; i < count; i++)
-        hash = mixed(hash ^ frames[i]);
-    for (size_t i = 0; i < python_bytes; i++)
-        hash = (hash ^ (unsigned char)python[i]) * 0x100000001B3ULL; /* FNV-1a */
-    hash = mixed(hash) | 1;
-    uint32_t place = hash >> 20 & (2 * MOST_STACKS - 1);
-    while (stacks[place].hash != 0 && stacks[place].hash != hash)
-        place = (place + 1) & (2 * MOST_STACKS - 1);
-    if (stacks[place].hash == hash)
-        return place;
-    size_t bytes = count * sizeof *frames + ((python_bytes + 7) & ~(size_t)7);
-    if (arena_left < bytes) {
-        arena = take_pages(1 << 20);
-        arena_left = arena == NULL ? 0 : 1 << 20;
-    }
-    if (stack_count >= MOST_STACKS || arena_left < bytes)
-        return 2 * MOST_STACKS;
-    stack_count++;
-    stacks[place] = (Stack){hash, count, (uint32_t)python_bytes, (uintptr_t *)arena};
-    memcpy(arena, frames, count * sizeof *frames);
-    memcpy(arena + count * sizeof *frames, python, python_bytes);
-    arena += bytes;
-    arena_left -= bytes;
-    return place;
+    real_free(address);
 }
 
 /* --- taking a sample --- */
@@ -383,7 +233,7 @@ EXPORT void free(void *address)
     Block was;
     if (__builtin_expect(real_malloc == NULL, 0) || is_first_memory(address))
         return;
-    if (address != NULL)
+    if (may_be_sampled(address))
         take_out(address, &was);
     real_free(address);
 }
@@ -400,7 +250,7 @@ EXPORT void *realloc(void *address, size_t bytes)
         }
         return moved;
     }
-    bool was_sampled = address != NULL && take_out(address, &was);
+    bool was_sampled = may_be_sampled(address) && take_out(address, &was);
     void *moved = real_realloc(address, bytes);
     if (moved == NULL && bytes != 0) {
         if (was_sampled)
@@ -472,7 +322,7 @@ EXPORT int munmap(void *address, size_t bytes)
     Block was;
     if (real_malloc == NULL)
         find_real();
-    if (address != NULL && real_munmap != NULL)
+    if (real_munmap != NULL && may_be_sampled(address))
         take_out(address, &was);
     return real_munmap == NULL ? -1 : real_munmap(address, bytes);
 }
@@ -490,7 +340,7 @@ EXPORT void *mremap(void *address, size_t before, size_t bytes, int flags, ...)
         errno = ENOMEM;
         return MAP_FAILED;
     }
-    bool was_sampled = take_out(address, &was);
+    bool was_sampled = may_be_sampled(address) && take_out(address, &was);
     void *moved = real_mremap(address, before, bytes, flags, wish);
     if (was_sampled) { /* moved or not, it goes on */
         if (moved != MAP_FAILED)
@@ -511,9 +361,7 @@ EXPORT int leakscope_native_start(uint64_t mean)
         find_real();
     largest_mean = mean > SMALLEST_MEAN ? mean : SMALLEST_MEAN;
     if (blocks == NULL) {
-        blocks = take_pages(MOST_BLOCKS * sizeof *blocks);
-        stacks = take_pages((2 * MOST_STACKS + 1) * sizeof *stacks);
-        if (blocks == NULL || stacks == NULL)
+        if (!tables_open())
             return ENOMEM;
         is_inside = true;
         uintptr_t frames[MOST_FRAMES];
@@ -521,7 +369,6 @@ EXPORT int leakscope_native_start(uint64_t mean)
         _Unwind_Backtrace(add_frame, &first); /* whatever the unwinder loads it loads now */
         is_unwinding_possible = first.count > 0;
         is_inside = false;
-        pthread_atfork(begin_fork, end_fork, end_fork);
     }
     mean_now = SMALLEST_MEAN;
     is_awake = true;
@@ -538,160 +385,4 @@ EXPORT void leakscope_native_stop(void)
 EXPORT void leakscope_native_python(PythonFrames frames)
 {
     python_frames = frames;
-}
-
-/* --- the record: native.json (agent/format.py) --- */
-
-typedef struct {
-    int fd;
-    size_t used;
-    int error;
-    char text[8192];
-} Out;
-
-static void flush(Out *out)
-{
-    size_t done = 0;
-    while (done < out->used && out->error == 0) {
-        ssize_t count = write(out->fd, out->text + done, out->used - done);
-        if (count >= 0)
-            done += (size_t)count;
-        else if (errno != EINTR)
-            out->error = errno;
-    }
-    out->used = 0;
-}
-
-static void put(Out *out, const char *text, size_t length)
-{
-    for (size_t i = 0; i < length; i++) {
-        if (out->used == sizeof out->text)
-            flush(out);
-        out->text[out->used++] = text[i];
-    }
-}
-
-static void put_text(Out *out, const char *text) { put(out, text, strlen(text)); }
-
-static void put_quoted(Out *out, const char *text) /* names of symbols and files; other letters than ASCII show as "?" */
-{
-    put_text(out, "\"");
-    for (; *text != '\0'; text++) {
-        bool is_plain = *text >= ' ' && *text <= '~' && *text != '"' && *text != '\\';
-        put(out, is_plain ? text : "?", 1);
-    }
-    put_text(out, "\"");
-}
-
-static void put_number(Out *out, uint64_t number)
-{
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%llu", (unsigned long long)number);
-    put(out, digits, (size_t)length);
-}
-
-typedef char *(*Demangler)(const char *, char *, size_t *, int *);
-
-static void put_frame(Out *out, uintptr_t address, Demangler demangle)
-{
-    Dl_info found;
-    const char *module = "?", *symbol = "";
-    char *plain = NULL;
-    uint64_t offset = 0;
-    if (dladdr((void *)address, &found) != 0) {
-        offset = address - (uintptr_t)found.dli_fbase;
-        if (found.dli_fname != NULL) {
-            const char *slash = strrchr(found.dli_fname, '/');
-            module = slash == NULL ? found.dli_fname : slash + 1;
-        }
-        if (found.dli_sname != NULL) {
-            int status = -1;
-            symbol = found.dli_sname;
-            if (demangle != NULL && symbol[0] == '_' && symbol[1] == 'Z')
-                plain = demangle(symbol, NULL, NULL, &status);
-            if (plain != NULL && status == 0)
-                symbol = plain;
-        }
-    }
-    put_text(out, "[");
-    put_quoted(out, module);
-    put_text(out, ",");
-    put_quoted(out, symbol);
-    put_text(out, ",");
-    put_number(out, offset);
-    put_text(out, "]");
-    real_free(plain);
-}
-
-typedef struct {
-    uint64_t bytes;
-    double count;
-} Sum;
-
-/* Adds up by stack what is alive; the table is copied by pieces, so that no thread waits long. */
-static void add_up(Sum *sums)
-{
-    enum { PIECE = 4096 };
-    for (uint32_t from = 0; from < MOST_BLOCKS; from += PIECE) {
-        lock();
-        for (uint32_t place = from; place < from + PIECE; place++) {
-            Block *block = &blocks[place];
-            if (block->address != 0) {
-                sums[block->stack].bytes += block->weight;
-                sums[block->stack].count += block->bytes == 0 ? 0 : (double)block->weight / (double)block->bytes;
-            }
-        }
-        unlock();
-    }
-}
-
-/* Writes native.json to a file; 0, or an errno. Call it without the GIL: it asks the loader for symbols. */
-EXPORT int leakscope_native_write(int fd)
-{
-    if (blocks == NULL)
-        return ENODATA;
-    size_t sums_bytes = (2 * MOST_STACKS + 1) * sizeof(Sum);
-    Sum *sums = take_pages(sums_bytes);
-    if (sums == NULL)
-        return ENOMEM;
-    is_inside = true;
-    add_up(sums);
-    Demangler demangle;
-    *(void **)&demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
-    Out out = {.fd = fd};
-    put_text(&out, "{\"mean_bytes\":");
-    put_number(&out, mean_now);
-    put_text(&out, ",\"taken\":");
-    put_number(&out, taken_count);
-    put_text(&out, ",\"dropped\":");
-    put_number(&out, dropped_count);
-    put_text(&out, ",\"sites\":[");
-    bool is_first = true;
-    for (uint32_t row = 0; row <= 2 * MOST_STACKS && out.error == 0; row++) {
-        if (sums[row].bytes == 0)
-            continue;
-        const Stack *stack = &stacks[row];
-        put_text(&out, is_first ? "\n{\"native\":[" : ",\n{\"native\":[");
-        is_first = false;
-        for (uint32_t i = 0; i < stack->count; i++) {
-            if (i > 0)
-                put_text(&out, ",");
-            put_frame(&out, stack->frames[i], demangle);
-        }
-        put_text(&out, "],\"python\":");
-        if (stack->python_bytes > 0)
-            put(&out, (const char *)(stack->frames + stack->count), stack->python_bytes);
-        else
-            put_text(&out, "[]");
-        put_text(&out, ",\"bytes\":");
-        put_number(&out, sums[row].bytes);
-        put_text(&out, ",\"count\":");
-        put_number(&out, (uint64_t)(sums[row].count + 0.5));
-        put_text(&out, "}");
-    }
-    put_text(&out, "\n]}\n");
-    flush(&out);
-    real_munmap(sums, sums_bytes);
-    is_inside = false;
-    return out.error;
 }
