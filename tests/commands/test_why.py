@@ -26,6 +26,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A session of this very process with one snapshot."""
     session = sessions.create(tmp_path_factory.mktemp("why") / "session", ["python"], {})
     process = session.path / "4242"
+    (process / "snapshots").mkdir(parents=True)
     walk.take(str(process / "snapshots" / "0001"), 1, "manual", 0)
     (process / "process.json").write_text(json.dumps({"format": 1, "pid": 4242, "role": "main"}))
     return session.path
