@@ -277,9 +277,10 @@ from collections import Counter, OrderedDict, defaultdict, deque
 
 KEEP = []
 for cls in (dict, list, tuple, set, frozenset, deque, OrderedDict, defaultdict, Counter, io.TextIOWrapper, io.BufferedReader,
-            io.BufferedRandom, io.BufferedRWPair, io.BytesIO, io.StringIO, io.FileIO, _asyncio.Future, property, classmethod, staticmethod, super, Exception,
-            OSError, SyntaxError, UnicodeError, StopIteration, types.SimpleNamespace, types.ModuleType, trees.Element, trees.XMLParser,
-            trees.TreeBuilder, threading.Thread, threading.local, socket.socket, random.Random, str, int, object):
+            io.BufferedRandom, io.BufferedRWPair, io.BytesIO, io.StringIO, io.FileIO, _asyncio.Future, property, classmethod,
+            staticmethod, super, Exception, OSError, SyntaxError, UnicodeError, StopIteration, types.SimpleNamespace,
+            types.ModuleType, trees.Element, trees.XMLParser, trees.TreeBuilder, threading.Thread, threading.local,
+            socket.socket, random.Random, str, int, object):
     KEEP.append(cls.__new__(cls))  # nothing has filled it
 
 class Meta(type):
