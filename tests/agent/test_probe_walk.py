@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.agent.probes import stage_probe
+from tests.agent.probes import SANITIZED, stage_probe
 from tests.agent.staged import AGENT, interpreter
 from tests.agent.twins import VERSIONS
 
@@ -37,6 +38,9 @@ def size(name="VmSize"):
     with open("/proc/self/status") as file:
         return int(file.read().partition(name + ":")[2].split()[0]) << 10
 """
+
+# The sanitizers take memory of their own.
+MEASURED = pytest.mark.skipif(bool(os.environ.get(SANITIZED)), reason="the memory of a sanitized process says nothing")
 
 
 def run(python: str, program: str, folder: Path) -> Path:
@@ -69,6 +73,7 @@ assert counts == [sys.getrefcount(one.first) for one in KEEP] and sizes == [sys.
 ''', tmp_path)
 
 
+@MEASURED
 def test_all_memory_is_given_back(tmp_path: Path) -> None:
     run(interpreter("newest"), '''
 KEEP = [[n] for n in range(200_000)]
@@ -105,6 +110,7 @@ assert abs(take()["node_count"] - before) < 200
 ''', tmp_path)
 
 
+@MEASURED
 @pytest.mark.parametrize(("given", "words"), (
     ("deadline_ns=time.monotonic_ns() - 1", "it took too long."),
     ("max_bytes=1 << 20", "it would need more memory than it may take.")))
@@ -138,6 +144,7 @@ assert len(os.listdir("/proc/self/fd")) == opened
 ''', tmp_path)
 
 
+@MEASURED
 def test_a_limit_on_address_space_is_respected(tmp_path: Path) -> None:
     run(interpreter("newest"), '''
 KEEP = [[n] for n in range(300_000)]
