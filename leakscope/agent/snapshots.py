@@ -27,6 +27,7 @@ _CHANGED_PART = 0.1
 # bases. Measured on 2 cores with small pages (bare interpreter, 0.3 M, 1.3 M, 6.3 M blocks, the last of 274 MB): a walk in
 # place 36, 73, 283, 1430 ms, a fork 0.2-0.5, 1.1, 2.2, 8 ms; a fork of 2 GB that holds 46,000 blocks 36 ms, its walk 65.
 _WALK_NS, _WALK_BASE_NS, _FORK_NS, _FORK_BASE_NS = 200, 20_000_000, 70, 200_000
+_COPY_NS = 1000  # of the target for a page that it changes while a child has it, too
 _MANY_BLOCKS, _MANY_PAGES = 200_000, 1 << 14  # with fewer, the base is most of it and nothing is learnt
 # The target does not stand still for longer than this because there can be no child.
 _LONGEST_PAUSE_NS, _LATEST_NS = 2 * _SECOND, 5 * _SECOND  # reckoned before; when a walk in place gives up
@@ -240,7 +241,9 @@ class Snapshots:
         self._recorder.timeline.is_shared = False
         ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
         done = self._read_done(forked.index)
-        cost_ns = forked.pause_ns + result["cpu_ns"] // available_cores()
+        # What the child dirtied beyond its own tables are pages that the target changed: it had to copy each of them.
+        copied = max(0, result.get("dirtied_bytes", 0) - result.get("peak_bytes", 0)) >> 12
+        cost_ns = forked.pause_ns + copied * _COPY_NS + result["cpu_ns"] // available_cores()
         self._recorder.ladder.postponed(forked.begun_ns, ended_ns, cost_ns)
         self._recorder.windows.snapshot_taken(ended_ns)
         if done is None:
