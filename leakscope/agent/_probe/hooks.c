@@ -128,6 +128,13 @@ RARE void *regrow_known(int domain, void *context, void *old, size_t bytes)
     return block;
 }
 
+/* Out of the table first: as soon as it is freed, another thread may have it. */
+RARE void free_known(int domain, void *context, void *block)
+{
+    sample_remove(block, NULL);
+    domains[domain].under.free(context, block);
+}
+
 /* The block has moved though it had room. */
 RARE void move(void *old, void *block, size_t bytes)
 {
@@ -193,8 +200,9 @@ INLINE void *serve_realloc(int domain, bool is_nested, void *context, void *old,
 INLINE void serve_free(int domain, void *context, void *block)
 {
     if (UNLIKELY(may_be_sampled(block)))
-        sample_remove(block, NULL);
-    domains[domain].under.free(context, block);
+        free_known(domain, context, block);
+    else
+        domains[domain].under.free(context, block);
 }
 
 /* pymalloc: what it does not serve itself comes by again in the raw domain and is counted there. */
