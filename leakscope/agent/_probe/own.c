@@ -217,14 +217,26 @@ void own_open(const WalkOrder *order)
     own_bytes = 0;
 }
 
-/* Their sizes are asked for at the end: that makes types known, and rows of names, which the target's should get first. */
+/* Not by type_info(): types that only the agent has are no types of the snapshot, and their names no strings. */
 void own_measure(void)
 {
+    Table infos;
+    table_open(&infos);
     for (size_t place = 0; place < own_things.count; place++) {
         PyObject *thing = AT(PyObject *, own_things, place);
-        TypeInfo *info = type_info(Py_TYPE(thing));
+        uint64_t known;
+        TypeInfo *info;
+        if (table_find(&infos, (uintptr_t)Py_TYPE(thing), &known)) {
+            info = (TypeInfo *)(uintptr_t)known;
+        } else {
+            info = arena_take(sizeof *info);
+            info->type = Py_TYPE(thing);
+            info->size = sizer_of(info);
+            table_set(&infos, (uintptr_t)info->type, (uintptr_t)info);
+        }
         own_bytes += info->size(info, thing);
     }
+    table_close(&infos);
 }
 
 void own_close(void)

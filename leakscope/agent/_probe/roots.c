@@ -68,7 +68,7 @@ static void label_modules(void)
     Py_ssize_t place = 0;
     PyObject *name, *module;
     while (modules() != NULL && PyDict_Next(modules(), &place, &name, &module))
-        if (module != Py_None && !table_find(&walk.module_labels, (uintptr_t)module, &(uint64_t){0}))
+        if (map_get(module) != LEFT_OUT && !table_find(&walk.module_labels, (uintptr_t)module, &(uint64_t){0}))
             table_set(&walk.module_labels, (uintptr_t)module,
                       is_text(name, "builtins") ? name_own("module builtins") : name_joined("module ", name_dotted(name), "", 0, ""));
 }
