@@ -15,7 +15,7 @@ from leakscope.analyse import retention as keeping
 from leakscope.analyse.components import Cycle, cycles
 from leakscope.analyse.native_sites import NativeGrowth
 from leakscope.analyse.paths import Tree
-from leakscope.analyse.reachability import garbage
+from leakscope.analyse.reachability import garbage, tracked_count
 from leakscope.analyse.reading import Reading
 from leakscope.analyse.sites import Origins, Place
 from leakscope.analyse.trend import Slope, slowing_ratio, theil_sen
@@ -231,6 +231,24 @@ class Case:
     def garbage(self) -> Array:
         """(N,) bool: what nothing outside holds in the last snapshot (analyse/reachability.py)."""
         return garbage(self.last)
+
+    @property
+    def garbage_count(self) -> int:
+        """How many objects of the last snapshot that the collector tracks are garbage."""
+        return tracked_count(self.last, self.garbage)
+
+    @property
+    def young_count(self) -> int:
+        """How many tracked objects at most were made since the last full collection, by the counters of the last snapshot.
+
+        Each generation counts the collections of the one below it, and the youngest what was allocated less what was freed
+        (CPython gcmodule.c): what is garbage may be so young that no full collection has seen it yet.
+        """
+        counts, thresholds = self.collector.get("counts") or [], self.collector.get("thresholds") or []
+        young, unit = 0, 1
+        for count, threshold in zip(counts, thresholds):
+            young, unit = young + count * unit, unit * max(1, threshold)
+        return young
 
     @cached_property
     def garbage_cycles(self) -> list[Cycle]:

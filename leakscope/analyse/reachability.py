@@ -70,3 +70,9 @@ def garbage(graph: HeapGraph) -> Array:
     """
     died = (graph.refcount == 0) & (graph.address != 0)
     return ~reachable(graph.edge_start, graph.edge_target, np.flatnonzero(held_from_outside(graph) | died))
+
+
+def tracked_count(graph: HeapGraph, mask: Array) -> int:
+    """Return how many of the nodes of `mask` (N,) bool are of types that the collector tracks."""
+    tracked = [row for row, name in enumerate(graph.types) if "g" in name.flags]
+    return int(np.isin(graph.type_id[mask], tracked).sum())

@@ -60,7 +60,7 @@ def reason(case: Case) -> str:
         return "the collector is off: its first threshold is 0"
     if thresholds[0] >= TUNED_THRESHOLD or len(thresholds) > 1 and thresholds[1] >= TUNED_OLD_THRESHOLD:
         return f"the collector is tuned to come rarely: gc.set_threshold{tuple(thresholds)}"
-    if (case.full_collections or 0) > 0:
+    if (case.full_collections or 0) > 0 and case.garbage_count > case.young_count:
         return f"{case.full_collections} full collections did not free it: the collector cannot see an edge, or it is frozen"
     return ""
 

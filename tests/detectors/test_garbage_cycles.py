@@ -29,6 +29,23 @@ def test_a_sawtooth_of_garbage_is_dismissed_even_with_rare_collections():
     assert detected(case(CYCLES, gc={"thresholds": [50_000, 100, 100]}, n=[100, 400, 50, 400]))[0] == []
 
 
+def collected(counts: list[int]) -> list[str]:
+    """What is found of 400 cycles (800 tracked objects) where a full collection came between the snapshots."""
+    examined = case(CYCLES, gc={"thresholds": [700, 10, 10], "counts": counts}, n=[100, 200, 300, 400])
+    for number, graph in enumerate(examined.graphs):
+        graph.info["sample"] = {"gc_collections2": 5 + number // 2}
+    return [each.reasons[1] for each in detected(examined)[0]]
+
+
+def test_what_is_older_than_the_last_full_collection_was_not_freed_by_it():
+    assert collected([90, 0, 0]) == ["1 full collections did not free it: the collector cannot see an edge, or it is frozen"]
+
+
+def test_what_may_be_younger_than_the_last_full_collection_only_waits_for_the_next_one():
+    assert collected([101, 1, 0]) == []
+    assert collected([0, 0, 1]) == []
+
+
 def test_an_instance_and_its_dict_are_one_step_of_a_cycle():
     findings, _ = detected(case("""
         garbage parser:sdk.StreamParser x{n} 4KiB
