@@ -27,6 +27,7 @@ FEW_SAMPLES = 3  # fewer say where something was made, not where most was; ours
 STORED_SHARE = 0.5  # of the bytes lie in storages: then a sample has to be of an object that shows one; ours
 _LIBRARY_FILE = re.compile(r"^<|(?:^|/)(?:site-packages|dist-packages|python3\.\d+)/")
 _LIBRARY_LABEL = re.compile(r"(?:site-packages|dist-packages|python3\.\d+)/(\S+?\.py)")
+_IMPORTS = "<frozen importlib"
 _STORAGE = layout.NODE_KINDS.index("storage")
 
 Place = tuple[str, str, int]  # file, function, line
@@ -185,9 +186,12 @@ class Origins:
 
 
 def live_places(graph: HeapGraph) -> Counter[Place]:
-    """Return the bytes that the samples of each place stand for."""
-    weights = graph.sample_weight.astype(np.float64)
-    return _places(graph, library_files(graph), np.bincount(graph.sample_site, weights=weights, minlength=len(graph.sites)))
+    """Return the bytes that the samples of each place stand for, without what an import made: that grows once."""
+    sizes = np.bincount(graph.sample_site, weights=graph.sample_weight.astype(np.float64), minlength=len(graph.sites))
+    for row in np.flatnonzero(sizes).tolist():
+        if any(str(frame[0]).startswith(_IMPORTS) for frame in (graph.sites[row] or {}).get("frames", ())):
+            sizes[row] = 0
+    return _places(graph, library_files(graph), sizes)
 
 
 def loose_places(graph: HeapGraph) -> Counter[Place]:

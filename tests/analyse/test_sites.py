@@ -125,6 +125,14 @@ def test_the_last_resort_is_what_grew_most_since_the_first_snapshot():
     assert shown(found) == [("make", 7)] and "a guess" in found.doubts[0]
 
 
+def test_what_an_import_made_is_not_counted_as_growth():
+    graph = heap("samples - 9 1MiB <module>@ssl.py:100 < exec_module@importlib:7 < serve@app.py:1 at 12\n"
+                 "samples - 1 1KiB serve@app.py:9 at 12")
+    assert graph.sites[1] is not None
+    graph.sites[1]["frames"][1][0] = "<frozen importlib._bootstrap>"
+    assert live_places(graph) == {("app.py", "serve", 9): 1024}
+
+
 def test_nothing_is_said_where_nothing_grew_and_nothing_was_sampled():
     assert origin("samples - 4 512KiB load@app.py:1 at 1", first="samples - 4 512KiB load@app.py:1 at 1") == Origin()
     assert origin("") == Origin()
