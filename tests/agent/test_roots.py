@@ -6,7 +6,7 @@ import pytest
 
 from leakscope.agent import format as layout
 from tests.agent.staged import VERSIONS
-from tests.agent.walking import Snapshot, taken
+from tests.agent.walking import WAYS, Snapshot, taken
 
 PROGRAM = '''
 import asyncio, atexit, functools, gc, signal, socket, threading
@@ -60,7 +60,7 @@ atexit.unregister(service.close)
 '''
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=WAYS)
 def snapshot(request: pytest.FixtureRequest) -> Snapshot:
     return taken(request.param, PROGRAM)
 

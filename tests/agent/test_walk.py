@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from leakscope.agent import format as layout
-from tests.agent.staged import VERSIONS, interpreter
-from tests.agent.walking import PREAMBLE, take, taken
+from tests.agent.staged import interpreter
+from tests.agent.walking import PREAMBLE, WAYS, Native, take, take_on, taken
 
 HOSTILE = r'''
 import gc
@@ -158,7 +158,7 @@ snapshot()
 '''
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=WAYS)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -198,7 +198,7 @@ def test_no_object_has_more_edges_than_references(version):
 
 def test_a_class_that_was_let_go_explains_its_own_counts(tmp_path, version):
     """A class is in cycles with its MRO and its descriptors; garbage is seen only if all of them are edges."""
-    snapshot = take(interpreter(version), '''
+    snapshot = take_on(version, '''
 import gc
 gc.disable()
 def make():
@@ -233,9 +233,10 @@ def test_the_columns_fit_together(version):
     assert snapshot.done["edge_count"] == len(snapshot.edge_target)
     assert (np.diff(snapshot.edge_start.astype(np.int64)) >= 0).all()
     assert snapshot.edge_target.max() < count == snapshot.done["node_count"]
-    assert len(set(snapshot.address.tolist())) == count
+    addresses = snapshot.address[snapshot.address != 0]  # frames that run need not be objects
+    assert len(set(addresses.tolist())) == len(addresses) > count - 20
     assert snapshot.type_id.max() < len(snapshot.types)
-    assert snapshot.done["walk"] == "python"
+    assert snapshot.done["walk"] == ("native" if isinstance(version, Native) else "python")
     assert (snapshot.done["index"], snapshot.done["t_ns"], snapshot.done["kind"]) == (1, 5, "manual")
 
 
@@ -260,7 +261,7 @@ def test_words_of_the_program_are_shown(version):
 
 
 def test_frozen_objects_are_found_from_the_roots(tmp_path, version):
-    snapshot = take(interpreter(version), '''
+    snapshot = take_on(version, '''
 import gc
 class Frozen: pass
 KEEP = [Frozen() for _ in range(2000)]
@@ -268,11 +269,14 @@ gc.freeze()
 snapshot()
 ''', tmp_path)
     assert len(snapshot.nodes("__main__.Frozen")) == 2000
-    assert any("frozen" in note for note in snapshot.done["notes"])
+    # The native walk also sees those that no root reaches.
+    assert any("frozen" in note for note in snapshot.done["notes"]) != isinstance(version, Native)
 
 
 def test_a_tracer_gets_every_object_once_and_its_rows_are_kept(tmp_path, version):
-    snapshot = take(interpreter(version), '''
+    if isinstance(version, Native):
+        pytest.skip("sites by tracemalloc are for the walk in Python")
+    snapshot = take_on(version, '''
 def tracer(objects):
     ids = [1 if type(thing) is Marker else 0 for thing in objects]
     return ids, [None, {"frames": [["a.py", 3, "f"]], "bytes": 10, "count": 1}]
@@ -288,6 +292,8 @@ snapshot(tracer=tracer, sample={"t_ns": 4}, notes=["a sentence"])
 
 
 def test_a_disk_that_is_full_leaves_no_folder_behind(tmp_path, version):
+    if isinstance(version, Native):
+        pytest.skip("it is among the tests of the probe")
     snapshot = tmp_path / "program.py"
     snapshot.write_text(PREAMBLE + '''
 import resource, signal, os
@@ -309,7 +315,7 @@ except OSError as error:
 
 
 def test_snapshots_under_busy_threads_neither_hang_nor_crash(tmp_path, version):
-    result = take(interpreter(version), '''
+    result = take_on(version, '''
 import contextvars, shutil, threading
 from collections import deque
 over = threading.Event()
@@ -350,7 +356,7 @@ print("over")
 
 def test_the_free_list_that_asyncio_shows_is_left_alone(tmp_path, version):
     """On 3.12 gc.get_referents(_asyncio) makes its free list endless: the second traversal takes all memory."""
-    result = take(interpreter(version), '''
+    result = take_on(version, '''
 import asyncio, resource, shutil
 async def main():
     future = asyncio.get_running_loop().create_future()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agent.staged import VERSIONS
-from tests.agent.walking import Snapshot, taken
+from tests.agent.walking import WAYS, Snapshot, taken
 
 PROGRAM = '''
 import asyncio, atexit, contextvars, functools, gc, threading, weakref
@@ -189,7 +188,7 @@ CHAINS = {
 }
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=WAYS)
 def snapshot(request: pytest.FixtureRequest) -> Snapshot:
     return taken(request.param, PROGRAM)
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from leakscope.agent import format as layout
-from tests.agent.staged import AGENT, interpreter
+from tests.agent.probes import stage_probe
+from tests.agent.staged import AGENT, VERSIONS, interpreter
 
 # The agent's own way in would start its thread and its ladder; here only the walk is wanted.
 PREAMBLE = """
@@ -26,8 +28,9 @@ sys.modules["_leakscope_agent"] = _made
 del _made
 
 def snapshot(**more):
-    from _leakscope_agent import walk
-    return walk.take(sys.argv[2], 1, "manual", 5, **more)
+    from _leakscope_agent import probe, walk
+    way = walk if probe.why_not() else probe  # it is staged where the native walk is wanted
+    return way.take(sys.argv[2], 1, "manual", 5, **more)
 """
 
 
@@ -106,10 +109,20 @@ class Snapshot:
         return self.roots("module", f"module {name}")
 
 
-def take(python: str, program: str, folder: Path, *flags: str) -> Snapshot:
+class Native(str):
+    """A version of CPython on which the native walk is wanted. What else is asked of it, it answers as the version."""
+
+
+# Every law of the walk holds for both.
+WAYS = (*VERSIONS, *(pytest.param(Native(version), id=f"{version}-native") for version in VERSIONS[1:]))
+
+
+def take(python: str, program: str, folder: Path, *flags: str, is_native: bool = False) -> Snapshot:
     """Run `program` (it calls snapshot()) with an interpreter; fails if the program fails."""
     left_out = shutil.ignore_patterns("__pycache__", "boot", "_probe", "*.so")
     shutil.copytree(AGENT, folder / "_leakscope_agent", ignore=left_out, dirs_exist_ok=True)
+    if is_native:
+        stage_probe(python, folder / "_leakscope_agent")
     path = folder / "program.py"
     path.write_text(PREAMBLE + program)
     result = subprocess.run([python, "-X", "faulthandler", *flags, str(path), str(folder), str(folder / "out")],
@@ -118,8 +131,16 @@ def take(python: str, program: str, folder: Path, *flags: str) -> Snapshot:
     return Snapshot(folder / "out", result.stdout)
 
 
-@functools.cache
+def take_on(version: str, program: str, folder: Path) -> Snapshot:
+    """The snapshot of a program on a version, by the native walk where `version` is Native."""
+    return take(interpreter(version), program, folder, is_native=isinstance(version, Native))
+
+
 def taken(version: str, program: str) -> Snapshot:
-    """The snapshot of a program on a version; taken once, shared by the tests that only read it."""
-    python = interpreter(version)
-    return take(python, program, Path(tempfile.mkdtemp(prefix="walk-")))
+    """The same, taken once, shared by the tests that only read it."""
+    return _taken(str(version), program, isinstance(version, Native))
+
+
+@functools.cache
+def _taken(version: str, program: str, is_native: bool) -> Snapshot:
+    return take_on(Native(version) if is_native else version, program, Path(tempfile.mkdtemp(prefix="walk-")))
