@@ -1,6 +1,6 @@
 """Components, dominators and retained bytes of a large graph, beside scipy and igraph where they are installed.
 
-    python benchmarks/graph_speed.py [--objects 10000000] [--peers]
+    python -m benchmarks.graph_speed [--objects 10000000] [--peers]
 
 Two orders of the same heap (the service of report_scale.py): as a walk discovers it, and with its rows shuffled, which is the
 worst for a processor's caches. CPU seconds, medians of three, and the memory that each call needs, its result included.
