@@ -26,7 +26,7 @@ help:  ## list the targets
 demo: $(DEMO_VENV)/ready  ## run the bundled streaming server under leakscope and write demo/report.html
 	@rm -rf $(DEMO)
 	export PATH="$$PWD/$(DEMO_VENV)/bin:$$PATH"
-	python fixtures/demo/load.py -- leakscope run -o $(DEMO) --sites tracemalloc -- \
+	python fixtures/demo/load.py -- leakscope run -o $(DEMO) -- \
 		python fixtures/demo/serve.py --leak cycle --port {port}
 	@echo "Open $(DEMO)/report.html in a browser; the same is in $(DEMO)/report.md and $(DEMO)/report.json."
 

@@ -18,9 +18,9 @@ _LONGEST_STEP_NS = 4 * 3600 * _SECOND
 # After a walk the program runs undisturbed for this many times as long as the walk took: in the first minute, where a
 # short run has to get its three snapshots, and later.
 _REST, _LATER_REST, _LATER_REST_NS = 0.5, 20.0, 60 * _SECOND
-# The same for a native walk, in times of what it took from the program: 3 % of a long run; 5 % at most of the first minute,
-# where half of what is counted is the time of a child, which seldom costs the program anything.
-_NATIVE_REST, _NATIVE_LATER_REST = 20.0, 33.0
+# The same for a native walk, in times of what it took from the program: 3 % of a long run. In the first minute most of what
+# is counted is the time of a child on another core, which costs the program next to nothing, and a short run needs it.
+_NATIVE_REST, _NATIVE_LATER_REST = 8.0, 33.0
 
 
 class Ladder:
