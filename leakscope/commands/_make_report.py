@@ -155,13 +155,15 @@ def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) ->
     gaps = [Gap(str(gap.get("claim", "")), str(gap.get("missing", "")), str(gap.get("command", "")))
             for gap in session.info.get("gaps", [])]
     if findings and all(finding.site is None for finding in findings):
-        gaps.append(Gap("allocation site", "allocation sites were off, or too few were recorded",
-                        "leakscope run --sites tracemalloc -- COMMAND"))
+        is_off = str(case.info.get("sites", "off")) == "off"
+        gaps.append(Gap("allocation site", "allocation sites were off" if is_off else "none of these objects was sampled",
+                        f"leakscope run --sites {'sampled' if is_off else 'tracemalloc'} -- COMMAND"))
     if len(case.compared) < LEAST_SNAPSHOTS:
         missing = f"{len(case.compared)} snapshots that can be compared, {LEAST_SNAPSHOTS} are needed"
         gaps.append(Gap("which objects grow", missing, "leakscope run --every 2s -- COMMAND"))
-    if any(verdict.class_of(finding).value == "native-leak" for finding in findings[:1]):
-        gaps.append(Gap("which native function keeps the memory", "native allocations were not sampled", "leakscope doctor"))
+    if case.native_growth is None and any(verdict.class_of(finding).value == "native-leak" for finding in findings[:1]):
+        gaps.append(Gap("which native function keeps the memory", "native allocations were not sampled",
+                        "leakscope run --native -- COMMAND"))
     gaps.append(Gap("that it stays when the load pauses", "no settle step, which this version does not take yet",
                     "stop the load, wait a minute, and look again: leakscope why SESSION --type TYPE"))
     return tuple(gaps)

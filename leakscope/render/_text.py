@@ -105,7 +105,9 @@ def ratio_text(ratio: float | None) -> str:
     """Return `83 %`, or that it was not measured."""
     if ratio is None:
         return NOT_MEASURED
-    return "< 1 %" if 0 < ratio < 0.005 else f"{ratio * 100:.0f} %"
+    if -0.005 < ratio < 0.005:
+        return "< 1 %" if ratio > 0 else "0 %"
+    return f"{ratio * 100:.0f} %"
 
 
 def rate_text(rate: Rate) -> str:
