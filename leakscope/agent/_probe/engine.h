@@ -88,7 +88,7 @@ void out(Output *output, const char *format, ...) __attribute__((format(printf, 
 void out_text(Output *output, const char *text); /* quoted; UTF-8 in, ASCII out */
 void out_raw(Output *output, const char *text);  /* as it is, of any length */
 
-/* --- names.c --- */
+/* --- strings.c --- */
 #define LIMIT_ROW_FIRST 1  /* the rows of the names of limits, from "maxsize" on */
 extern const char *const limit_names[];
 extern const unsigned limit_names_count;
@@ -96,8 +96,14 @@ extern const unsigned limit_names_count;
 /* --- walk.c --- */
 void graph_open(void);
 void graph_walk(void);           /* roots, and everything that the collector lists */
-void graph_write(Output *output); /* "bounds" and "caches" of names.json */
 void graph_close(void);
+
+/* --- bounds.c --- */
+void bounds_open(void);
+void bounds_close(void);
+void bound_by(PyObject *holder, PyObject *limit, const char *name); /* `holder`'s attribute `name`, one of limit_names: if it is a
+                                                                       positive int, the holder is bounded by it */
+void bounds_write(Output *output); /* "bounds" and "caches" of names.json */
 
 /* --- own.c --- */
 void own_open(const WalkOrder *order); /* leaves out the singletons and what is the agent's */

@@ -77,7 +77,7 @@ void column_patch(int column, uint64_t index, uint64_t value);    /* changes a v
 uint64_t column_read(int column, uint64_t index);                 /* reads one back; rare */
 void columns_close(void);                                         /* flushes, pads columns of zeros, writes the headers */
 
-/* --- names.c: the string table, and what may be shown (the rules of agent/names.py, letter by letter) --------------------- */
+/* --- names.c (texts.c, strings.c, words.c, places.c): the string table, and what may be shown: the rules of agent/names.py -- */
 
 typedef uint32_t Row; /* of names.json["strings"]; 0 is "" */
 
@@ -97,7 +97,7 @@ Row name_file(PyObject *path);
 void names_write_strings(int fd);              /* the JSON list */
 void names_close(void);
 
-/* --- walk.c: the graph ----------------------------------------------------------------------------------------------------- */
+/* --- walk.c, bounds.c: the graph ------------------------------------------------------------------------------------------- */
 
 /* As in format.py. */
 enum { EDGE_UNKNOWN, EDGE_ATTRIBUTE, EDGE_KEY, EDGE_INDEX, EDGE_KEY_OBJECT, EDGE_ELEMENT, EDGE_LOCAL, EDGE_CELL, EDGE_CONTENTS,

@@ -102,7 +102,7 @@ static void write_names(const char *folder)
     out(&output, ",\"sites\":");
     output_flush(&output);
     samples_write_sites(output.file);
-    graph_write(&output);
+    bounds_write(&output);
     out(&output, ",\"line_growth\":[],\"strings\":");
     output_flush(&output);
     names_write_strings(output.file); /* last: what was written before may have made rows */

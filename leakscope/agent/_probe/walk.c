@@ -8,7 +8,6 @@
 
 #include <frameobject.h>
 #include <internal/pycore_object.h>
-#include <time.h>
 
 #define MOST_PENDING 256
 #define AHEAD 12        /* rows whose object is fetched */
@@ -40,19 +39,6 @@ typedef struct {
     uint8_t kind, device;
 } Native;
 
-typedef struct {
-    uint64_t address, limit;
-    Row what;
-} Bound;
-static Vector bounds;
-
-typedef struct {
-    uint64_t address, currsize, hits, misses;
-    int64_t maxsize;
-    Row name;
-} Cache;
-static Vector caches;
-
 static Vector referents;
 
 /* --- beginning and end --- */
@@ -66,19 +52,19 @@ void graph_open(void)
     vector_open(&walk.is_space, sizeof(uint8_t));
     vector_open(&late, sizeof(uint32_t));
     vector_open(&natives, sizeof(Native));
-    vector_open(&bounds, sizeof(Bound));
-    vector_open(&caches, sizeof(Cache));
+    bounds_open();
     vector_open(&referents, sizeof(PyObject *));
 }
 
 void graph_close(void)
 {
-    Vector *const vectors[] = {&walk.queue, &walk.is_space, &late, &natives, &bounds, &caches, &referents};
+    Vector *const vectors[] = {&walk.queue, &walk.is_space, &late, &natives, &referents};
     Table *const tables[] = {&closures, &walk.memories, &walk.owners, &walk.module_labels};
     for (size_t place = 0; place < sizeof vectors / sizeof *vectors; place++)
         vector_close(vectors[place]);
     for (size_t place = 0; place < sizeof tables / sizeof *tables; place++)
         table_close(tables[place]);
+    bounds_close();
 }
 
 /* --- rows --- */
@@ -155,37 +141,19 @@ static inline void write_edge(uint32_t row, uint32_t label)
     walk.edge_count++;
 }
 
-
 /* The names of limits have the first rows of the string table. */
 static inline bool is_limit(uint32_t label)
 {
     return label - LABEL(EDGE_ATTRIBUTE, LIMIT_ROW_FIRST) < limit_names_count;
 }
 
-/* An attribute called "maxsize" or the like that is a positive int is a bound of its holder. */
+/* `label` names a limit, which the object in `row` may be. */
 static void note_limit(uint64_t holder, uint32_t row, uint32_t label)
 {
     uintptr_t entry = AT(uintptr_t, walk.queue, row);
-    if (entry & TAG_BITS || !PyLong_CheckExact((PyObject *)entry))
-        return;
-    uint64_t value = 0;
-#if AT_LEAST(12)
-    const PyLongObject *number = (const PyLongObject *)entry;
-    if (number->long_value.lv_tag & 3) /* 0: not 0, and positive (pycore_long.h) */
-        return;
-    size_t count = number->long_value.lv_tag >> 3;
-    const digit *digits = number->long_value.ob_digit;
-#else
-    const PyLongObject *number = (const PyLongObject *)entry;
-    size_t count = Py_SIZE(number) > 0 ? (size_t)Py_SIZE(number) : 0;
-    const digit *digits = number->ob_digit;
-#endif
-    if (count == 0)
-        return;
-    for (size_t place = count; place-- > 0;)
-        value = count > 2 ? UINT64_MAX >> 1 : value << PyLong_SHIFT | digits[place];
     const char *name = limit_names[label - LABEL(EDGE_ATTRIBUTE, LIMIT_ROW_FIRST)];
-    bound((PyObject *)AT(uintptr_t, walk.queue, holder), value, name[0] == '_' && name[1] == 'C' ? "maxsize" : name);
+    if (!(entry & TAG_BITS))
+        bound_by((PyObject *)AT(uintptr_t, walk.queue, holder), (PyObject *)entry, name);
 }
 
 static void settle(void)
@@ -307,19 +275,6 @@ static void name_late(void)
                 name_edge(row, &at, end, value, LABEL(EDGE_ATTRIBUTE, name_attribute(key)));
         }
     }
-}
-
-/* --- what readers leave --- */
-
-void bound(PyObject *container, uint64_t limit, const char *what)
-{
-    *(Bound *)vector_add(&bounds, 1) = (Bound){(uintptr_t)container, limit, name_own(what)};
-}
-
-
-void cache_info(PyObject *cache, Row name, int64_t maxsize, uint64_t currsize, uint64_t hits, uint64_t misses)
-{
-    *(Cache *)vector_add(&caches, 1) = (Cache){(uintptr_t)cache, currsize, hits, misses, maxsize, name};
 }
 
 /* --- reading --- */
@@ -487,27 +442,4 @@ void graph_walk(void)
     vector_close(&later.things);
     name_late();
     put_u64(COLUMN_EDGE_START, walk.edge_count);
-}
-
-void graph_write(Output *output)
-{
-    out(output, ",\"bounds\":[");
-    for (size_t place = 0; place < bounds.count; place++) {
-        const Bound *one = &AT(Bound, bounds, place);
-        out(output, "%s[%llu,%llu,\"%s\"]", place ? "," : "", (unsigned long long)one->address, (unsigned long long)one->limit,
-            name_text(one->what));
-    }
-    out(output, "],\"caches\":[");
-    for (size_t place = 0; place < caches.count; place++) {
-        const Cache *one = &AT(Cache, caches, place);
-        out(output, "%s{\"address\":%llu,\"name\":", place ? "," : "", (unsigned long long)one->address);
-        out_text(output, name_text(one->name));
-        if (one->maxsize < 0)
-            out(output, ",\"maxsize\":null");
-        else
-            out(output, ",\"maxsize\":%lld", (long long)one->maxsize);
-        out(output, ",\"currsize\":%llu,\"hits\":%llu,\"misses\":%llu}", (unsigned long long)one->currsize,
-            (unsigned long long)one->hits, (unsigned long long)one->misses);
-    }
-    out(output, "]");
 }
