@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leakscope.heap import columns, packing
 from tests.commands.runs import ENVIRONMENT, LEAKSCOPE
 
 PLACES = (
@@ -225,6 +226,16 @@ def betrayed(data: bytes) -> set[str]:
     return {place for needle, place in NEEDLES.items() if needle[:8] in begun and needle in data}
 
 
+def content(file: Path) -> bytes:
+    """What is in a file, and in what it packs: names and columns as the walk wrote them."""
+    data = [file.read_bytes()]
+    if file.suffix == ".pack":
+        found, names = columns.read(file.parent)
+        data += [json.dumps(names).encode(), json.dumps(names, ensure_ascii=False).encode()]
+        data += [np.ascontiguousarray(column).tobytes() for column in found.values()]
+    return b"\0\0\0\0\0\0\0\0".join(data)
+
+
 def leakscope(folder: Path, *arguments: str, **more: Any) -> str:
     """Run leakscope to its end and return what it said on both streams."""
     done = subprocess.run([*LEAKSCOPE, *arguments], cwd=folder, text=True, capture_output=True, timeout=150, **more)
@@ -261,8 +272,8 @@ def test_no_secret_is_in_any_file_of_a_run_nor_in_what_leakscope_says(tmp_path: 
     assert "by_visitor" in said
     assert len(report["session"]["processes"]) == 3
     files = [file for part in ("out", "again") for file in sorted((tmp_path / part).rglob("*")) if file.is_file()]
-    assert {".html", ".md", ".json", ".jsonl", ".npy"} <= {file.suffix for file in files}
-    found = {str(file.relative_to(tmp_path)): places for file in files if (places := betrayed(file.read_bytes()))}
+    assert {".html", ".md", ".json", ".jsonl", ".pack"} <= {file.suffix for file in files}
+    found = {str(file.relative_to(tmp_path)): places for file in files if (places := betrayed(content(file)))}
     assert not found
     assert not betrayed(said.encode())
 
@@ -276,3 +287,14 @@ def test_a_secret_is_found_however_it_is_written(place: str) -> None:
                  secret.encode("utf-16"), column.getvalue(), urllib.parse.quote(f"/{secret}").encode(),
                  json.dumps(secret[:10] + "...").encode()):
         assert betrayed(data) == {place}, textwrap.shorten(repr(data), 100)
+
+
+@pytest.mark.parametrize("place", ["strings", *columns.DTYPES])
+def test_a_secret_is_found_in_a_packed_snapshot(tmp_path: Path, place: str) -> None:
+    secret = SECRETS["key"][0] + "  "  # sixteen bytes: whole rows of every column
+    found = {name: np.arange(40, dtype=dtype) for name, dtype in columns.DTYPES.items()}
+    if place != "strings":
+        found[place] = np.concatenate([found[place], np.frombuffer(secret.encode(), found[place].dtype), found[place]])
+    packing.write(tmp_path / "columns.pack", found, {"strings": ["", secret if place == "strings" else "orders"]})
+    assert not betrayed((tmp_path / "columns.pack").read_bytes())
+    assert betrayed(content(tmp_path / "columns.pack")) == {"key"}
