@@ -91,7 +91,9 @@ COLUMNS = {
     "address": "<u8",  # (N,) id() of the object; 0 for nodes that are no Python objects (storages, mappings)
     "type_id": "<u4",  # (N,) row of names.json["types"]
     "shallow_bytes": "<u8",  # (N,) without what it holds; a storage or an array that owns its data: with the data
-    "refcount": "<u4",  # (N,) without the references of the agent; 0xFFFFFFFF: immortal or not measured
+    # (N,) without the references of the agent; 0xFFFFFFFF: immortal or not measured. The native walk adds to a tensor and to a
+    # node of torch's graph the references from C++ that its count does not show, and gives those a count that are no objects.
+    "refcount": "<u4",
     "length": "<u4",  # (N,) entries of a container (dict, list, tuple, set, frozenset, deque and their subclasses), else 0
     "kind": "<u1",  # (N,) NODE_KINDS
     "state": "<u1",  # (N,) STATES: what the object itself says of its life, where that can be read without running its code

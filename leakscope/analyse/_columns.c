@@ -34,7 +34,7 @@ static int outside(const uint32_t *target, uint64_t edges, const uint32_t *refco
     if (!incoming) return OUT_OF_MEMORY;
     for (uint64_t e = 0; e < edges; e++) incoming[target[e]]++;
     for (uint64_t i = 0; i < n; i++)
-        mask[i] = address[i] ? refcount[i] == IMMORTAL || refcount[i] > incoming[i] : incoming[i] == 0;
+        mask[i] = refcount[i] == IMMORTAL ? address[i] || !incoming[i] : refcount[i] > incoming[i] || (!address[i] && !incoming[i]);
     free(incoming);
     return OK;
 }

@@ -24,11 +24,11 @@ def outside(edge_target: Array, refcount: Array, address: Array, mask: Array) ->
     """Say in `mask` (N,) u1 which nodes more refer to than the edges show.
 
     `refcount` (N,) u4 and `address` (N,) u8 as in agent/format.py: immortal objects count as held, and what is no object
-    (address 0) where no edge leads to it.
+    (address 0) where no edge leads to it, or where it has a count and more refer to it.
     """
     _check(len(refcount) == len(address) == len(mask) and _below(edge_target, len(mask)))
     incoming = np.bincount(edge_target, minlength=len(mask))
-    mask[:] = np.where(address != 0, (refcount == IMMORTAL) | (refcount > incoming), incoming == 0)
+    mask[:] = np.where(refcount == IMMORTAL, address != 0, refcount > incoming) | ((address == 0) & (incoming == 0))
 
 
 def border(edge_start: Array, edge_target: Array, root: Array, mask: Array) -> None:

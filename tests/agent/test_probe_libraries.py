@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 from leakscope.agent import format as layout
+from leakscope.analyse.reachability import garbage
+from leakscope.heap.load import load
 from tests.agent.probes import stage_probe
 from tests.agent.staged import AGENT
 from tests.agent.walking import Snapshot
 
 Edge = tuple[str, str, object]
+ONLY_NATIVE = {("internal", "saved")}
 
 PREAMBLE = """
 import sys
@@ -51,9 +54,11 @@ def run(program: str, folder: Path) -> Callable[[str], Snapshot]:
 
 
 def held(snapshot: Snapshot, node: int) -> Counter[Edge]:
-    """The named edges of a node: to an address, or to what a node without one is and has."""
+    """The named edges of a node: to an address, or to what a node without one is and has. Without what the twin may not ask."""
     found: Counter[Edge] = Counter()
     for kind, text, target in snapshot.edges(node):
+        if (kind, text) in ONLY_NATIVE:
+            continue
         address = int(snapshot.address[target])
         found[kind, text, address or described(snapshot, target)] += 1
     return found
@@ -86,8 +91,28 @@ def differing(one: Snapshot, other: Snapshot, *words: str) -> list[str]:
     return found
 
 
+def labelled(snapshot: Snapshot, labels: set[tuple[str, str]]) -> np.ndarray:
+    """(E,) bool: the edges so called, by kind and text."""
+    codes = [code for code in np.unique(snapshot.edge_label).tolist()
+             if (layout.EDGE_KINDS[code >> layout.EDGE_KIND_SHIFT], snapshot.strings[code & layout.EDGE_VALUE_MASK]
+                 if code >> layout.EDGE_KIND_SHIFT not in (layout.INDEX, layout.STACK) else "") in labels]
+    return np.isin(snapshot.edge_label, codes)
+
+
+def shown_to_twin(snapshot: Snapshot) -> np.ndarray:
+    """(N,) bool: the objects, and what else they hold by edges that the twin has."""
+    holder = np.repeat(np.arange(len(snapshot.address)), np.diff(snapshot.edge_start).astype(np.int64))
+    is_both = ~labelled(snapshot, ONLY_NATIVE)
+    seen, count = snapshot.address != 0, 0
+    while seen.sum() != count:
+        count = seen.sum()
+        seen[snapshot.edge_target[is_both & seen[holder]]] = True
+    return seen
+
+
 def memories(snapshot: Snapshot, kind: str) -> Counter[tuple[str, str, int, int]]:
-    return Counter(described(snapshot, int(node)) for node in np.flatnonzero(snapshot.kind == layout.NODE_KINDS.index(kind)))
+    wanted = (snapshot.kind == layout.NODE_KINDS.index(kind)) & shown_to_twin(snapshot)
+    return Counter(described(snapshot, int(node)) for node in np.flatnonzero(wanted))
 
 
 ARRAYS = '''
@@ -228,7 +253,8 @@ def test_what_no_python_object_stands_for_is_seen_without_making_one(tensors: Ca
     """Before the twin has made Python objects for them: gradients nobody has looked at, and nodes of the graph."""
     fresh, twin = tensors("fresh"), tensors("twin")
     types = [name for name in fresh.types if any(word in name for word in NODES)]
-    assert {name: len(fresh.nodes(name)) for name in types} == {name: len(twin.nodes(name)) for name in types}
+    seen = shown_to_twin(fresh)
+    assert {name: int(seen[fresh.nodes(name)].sum()) for name in types} == {name: len(twin.nodes(name)) for name in types}
     assert memories(fresh, "storage") == memories(twin, "storage")
     (gradient,) = fresh.follow(fresh.module(), "attribute KEEP", "key 'unseen'", "attribute grad")
     assert (fresh.address[gradient], fresh.type(gradient)) == (0, "torch.Tensor")
@@ -241,6 +267,120 @@ def test_what_no_python_object_stands_for_is_seen_without_making_one(tensors: Ca
         nodes = [node for node in fresh.follow(nodes, "internal next_functions") if node not in reached]
         reached.update(nodes)
     assert set(fresh.follow(reached, "attribute variable")) == set(fresh.follow(fresh.module(), "attribute WEIGHT"))
+
+
+SAVED = """
+import gc, torch, warnings
+warnings.simplefilter("ignore")
+class Packed: pass
+class Held(torch.autograd.Function):
+    @staticmethod
+    def forward(context, one, other):
+        context.save_for_backward(one, other)
+        return one * other
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, gradient
+def pack(tensor):
+    called.append("pack")
+    return Packed()
+def unpack(packed):
+    called.append("unpack")
+called = []
+PLAIN, WEIGHT = torch.ones(3), torch.ones(3, requires_grad=True)
+FACTOR, PLACES, KERNEL = torch.ones(3) * 2, torch.tensor([2, 0]), torch.ones(1, 1, 2, requires_grad=True)
+PRODUCT, CHOSEN, OWN = WEIGHT * FACTOR, WEIGHT[PLACES], Held.apply(WEIGHT, PLAIN)
+GROWN = WEIGHT.exp()
+FOLDED = torch.nn.functional.conv1d(WEIGHT.view(1, 1, 3), KERNEL)
+FREED = WEIGHT * FACTOR
+FREED.sum().backward()
+with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+    HOOKED = WEIGHT * FACTOR
+EMPTY = WEIGHT + FACTOR
+RECURRENT = torch.nn.LSTM(4, 5)
+RECURRENT(torch.ones(2, 4))[0].sum().backward(create_graph=True)
+RESULT = RECURRENT(torch.ones(2, 4))
+ATTENTION = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)(torch.ones(3, 1, 8)).sum()
+def leak():
+    leaf = torch.ones(64, requires_grad=True)
+    leaf.tanh().square().sum().backward(create_graph=True)
+    return id(leaf)
+print(leak())
+called.clear()
+native("first")
+assert called == []
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapshot]:
+    pytest.importorskip("torch")
+    return run(SAVED, tmp_path_factory.mktemp("saved"))
+
+
+def saved_of(snapshot: Snapshot, name: str) -> list[tuple[str, str, int]]:
+    """What the node of a variable has saved."""
+    (node,) = snapshot.follow(snapshot.module(), f"attribute {name}", "attribute grad_fn")
+    return [edge for edge in snapshot.edges(node) if edge[1] == "saved"]
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("PRODUCT", ["FACTOR"]),  # the leaf is saved for a factor that wants no gradient: it is not
+    ("CHOSEN", ["PLACES"]),  # in a vector
+    ("OWN", ["WEIGHT", "PLAIN"]),  # by a node written in Python
+    ("FREED", []),
+    ("EMPTY", []),
+])
+def test_nodes_hold_what_they_have_saved(name: str, expected: list[str], saved: Callable[[str], Snapshot]) -> None:
+    snapshot = saved("first")
+    wanted = [snapshot.follow(snapshot.module(), f"attribute {each}")[0] for each in expected]
+    assert sorted(target for _kind, _text, target in saved_of(snapshot, name)) == sorted(wanted)
+
+
+def test_a_saved_tensor_that_is_no_object_leads_to_its_storage(saved: Callable[[str], Snapshot]) -> None:
+    snapshot = saved("first")
+    ((_kind, _text, result),) = saved_of(snapshot, "GROWN")  # its own result, without the graph
+    assert (snapshot.address[result], snapshot.type(result)) == (0, "torch.Tensor")
+    assert snapshot.follow([result], "storage") == snapshot.follow(snapshot.module(), "attribute GROWN", "storage")
+
+
+def test_what_hooks_have_packed_is_held_and_no_hook_is_called(saved: Callable[[str], Snapshot]) -> None:
+    snapshot = saved("first")
+    types = Counter(snapshot.type(target) for _kind, _text, target in saved_of(snapshot, "HOOKED"))
+    assert types == {"__main__.Packed": 1, "builtins.function": 1}
+    (hook,) = (target for _kind, _text, target in saved_of(snapshot, "HOOKED") if snapshot.type(target) == "builtins.function")
+    assert snapshot.follow(snapshot.module(), "attribute unpack") == [hook]
+
+
+def test_no_tensor_and_no_node_has_more_holders_than_references(saved: Callable[[str], Snapshot]) -> None:
+    """Also where C++ holds it more than once: so a wrong edge would show."""
+    snapshot = saved("first")
+    holders = np.bincount(snapshot.edge_target, minlength=len(snapshot.address))
+    nodes = [node for node in nodes_of(snapshot, "torch.Tensor", "Parameter", "Backward", "AccumulateGrad")
+             if snapshot.type(node).startswith(("torch.Tensor", "torch.nn.parameter.Parameter", "builtins.", "torch.autograd"))]
+    too_many = [snapshot.type(node) for node in nodes if holders[node] > snapshot.refcount[node]]
+    exact = [node for node in nodes if holders[node] == snapshot.refcount[node]]
+    assert too_many == []
+    assert len(exact) > 0.9 * len(nodes) > 50
+
+
+def test_a_graph_that_holds_its_own_leaf_is_found_to_be_garbage(saved: Callable[[str], Snapshot]) -> None:
+    """backward(create_graph=True): the leaf holds its gradient, that its graph, and that the leaf again."""
+    snapshot = saved("first")
+    graph = load(snapshot.folder)
+    (leaf,) = np.flatnonzero(graph.address == int(snapshot.output))
+    is_garbage = garbage(graph)
+    assert is_garbage[leaf]
+    (gradient,) = snapshot.follow([int(leaf)], "attribute grad")
+    assert is_garbage[gradient] and is_garbage[snapshot.follow([gradient], "attribute grad_fn")].all()
+    for name in ("WEIGHT", "PRODUCT", "RESULT", "ATTENTION"):
+        reached = set(snapshot.follow(snapshot.module(), f"attribute {name}"))
+        waiting = list(reached)
+        while waiting:
+            waiting = [target for node in waiting for _kind, text, target in snapshot.edges(node)
+                       if text in ("grad_fn", "next_functions", "saved", "variable", "grad") and target not in reached]
+            reached.update(waiting)
+        assert not is_garbage[list(reached)].any()
 
 
 # Learned late, poked at, beside threads of C++, and in a child.

@@ -120,7 +120,8 @@ static int kind_of_name(const char *name)
         int kind;
     } known[] = {{"N3c1019UndefinedTensorImplE", UNDEFINED}, {"N3c1010TensorImplE", TENSOR}, {"N3c1011StorageImplE", STORAGE},
                  {"N5torch8autograd22DifferentiableViewMetaE", VIEW}, {"N5torch8autograd12AutogradMetaE", META},
-                 {"N5torch8autograd14AccumulateGradE", ACCUMULATE}, {"N5torch8autograd4NodeE", NODE}};
+                 {"N5torch8autograd14AccumulateGradE", ACCUMULATE}, {"N5torch8autograd4NodeE", NODE},
+                 {"N5torch8autograd20PySavedVariableHooksE", SAVED_HOOKS}};
     for (size_t index = 0; index < sizeof known / sizeof known[0]; index++)
         if (strcmp(name, known[index].name) == 0)
             return known[index].kind;

@@ -19,8 +19,8 @@ bool copy_words(uint64_t address, uint64_t *words, size_t count); /* what is bey
 uint64_t word_at(uint64_t address);                               /* 0: not there */
 
 /* What a class is, or derives from: c10::TensorImpl, UndefinedTensorImpl, StorageImpl; torch::autograd::AutogradMeta,
- * DifferentiableViewMeta, Node, AccumulateGrad. */
-enum { OTHER = 0, TENSOR = 1, UNDEFINED = 2, STORAGE = 4, META = 8, VIEW = 16, NODE = 32, ACCUMULATE = 64 };
+ * DifferentiableViewMeta, Node, AccumulateGrad, PySavedVariableHooks. */
+enum { OTHER = 0, TENSOR = 1, UNDEFINED = 2, STORAGE = 4, META = 8, VIEW = 16, NODE = 32, ACCUMULATE = 64, SAVED_HOOKS = 128 };
 
 typedef struct {
     uint64_t table;     /* address of the virtual functions; 0: an empty place */

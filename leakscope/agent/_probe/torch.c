@@ -4,7 +4,7 @@
 
 /* --- nodes and edges ------------------------------------------------------------------------------------------------------ */
 
-enum { HOOKS, POST_HOOKS, GRAD, GRAD_FN, BASE, NEXT, VARIABLE, LABEL_COUNT };
+enum { HOOKS, POST_HOOKS, GRAD, GRAD_FN, BASE, NEXT, VARIABLE, SAVED, LABEL_COUNT };
 
 /* What is kept for a type: how its C++ objects are read that have no Python object, and the labels of edges. */
 typedef struct {
@@ -136,6 +136,26 @@ static size_t held_by_tensor(const uint64_t *tensor, const uint32_t *labels, Hel
     return count;
 }
 
+/* In the snapshot, references are those of Python and of C++, so that each edge from here counts for one. */
+static void count_references(uint64_t references)
+{
+    column_patch(COLUMN_REFCOUNT, walk.row, references);
+}
+
+static void count_left_out(const uint64_t *words, uint64_t address)
+{
+    uint64_t count = column_read(COLUMN_REFCOUNT, walk.row), more = references_left_out(words, address);
+    if (more != 0 && count + more < IMMORTAL_COUNT)
+        count_references(count + more);
+}
+
+static void count_native(const uint64_t *words, uint64_t address)
+{
+    uint32_t count = references_to(words, address);
+    if (count != 0)
+        count_references(count);
+}
+
 /* A tensor that has no Python object: a gradient nobody has looked at, the base of a view. */
 static void read_native_tensor(TypeInfo *info, PyObject *thing)
 {
@@ -143,6 +163,7 @@ static void read_native_tensor(TypeInfo *info, PyObject *thing)
     Held held[MOST_HELD];
     if (copy_object((uintptr_t)thing, TENSOR, tensor) == OTHER)
         return;
+    count_native(tensor, (uintptr_t)thing);
     size_t count = held_by_tensor(tensor, ((Kept *)info->own)->labels, held);
     for (size_t index = 0; index < count; index++)
         emit(&held[index]);
@@ -169,6 +190,7 @@ static void read_tensor(TypeInfo *info, PyObject *thing)
     size_t count = referents_of(thing, &found), held_count = 0;
     bool is_known = is_learned() && copy_object(((uint64_t *)thing)[at.impl], TENSOR, tensor) != OTHER;
     if (is_known) {
+        count_left_out(tensor, ((uint64_t *)thing)[at.impl]);
         held_count = held_by_tensor(tensor, kept->labels, held);
         /* THPVariable, torch/csrc/autograd/python_variable.h: behind the tensor stand two pointers to hooks. */
         PyObject **hooks = (PyObject **)thing + at.impl + 1;
@@ -186,14 +208,18 @@ static void read_tensor(TypeInfo *info, PyObject *thing)
 
 /* --- nodes of the graph --------------------------------------------------------------------------------------------------- */
 
-static void read_native_node(TypeInfo *info, PyObject *thing)
+static void give_saved(void *own, uint64_t address, PyObject *object)
 {
-    const uint32_t *labels = ((Kept *)info->own)->labels;
-    uint64_t words[OBJECT_WORDS], node = (uintptr_t)thing;
-    int kind = copy_object(node, NODE | ACCUMULATE, words);
+    const uint32_t *labels = own;
+    Held held = {.object = object, .label = labels[SAVED]};
+    if (object == NULL)
+        held = kind_at(address) & (NODE | ACCUMULATE) ? held_node(address, labels[SAVED]) : held_tensor(address, labels[SAVED]);
+    emit(&held);
+}
+
+static void held_by_node(const uint64_t *words, uint64_t node, int kind, uint32_t *labels)
+{
     Held held;
-    if (kind == OTHER)
-        return;
     if (learn_edges(words) && words[at.edges + 1] - words[at.edges] <= MOST_EDGE_BYTES)
         for (uint64_t item = words[at.edges]; item < words[at.edges + 1]; item += at.edge_words * 8) {
             held = held_node(word_at(item), labels[NEXT]);
@@ -202,7 +228,19 @@ static void read_native_node(TypeInfo *info, PyObject *thing)
     if (kind == ACCUMULATE) {
         held = held_tensor(variable_of(node), labels[VARIABLE]);
         emit(&held);
+    } else {
+        saved_by_node(node, give_saved, labels);
     }
+}
+
+static void read_native_node(TypeInfo *info, PyObject *thing)
+{
+    uint64_t words[OBJECT_WORDS];
+    int kind = copy_object((uintptr_t)thing, NODE | ACCUMULATE, words);
+    if (kind == OTHER)
+        return;
+    count_native(words, (uintptr_t)thing);
+    held_by_node(words, (uintptr_t)thing, kind, ((Kept *)info->own)->labels);
 }
 
 static void read_node(TypeInfo *info, PyObject *thing)
@@ -215,8 +253,15 @@ static void read_node(TypeInfo *info, PyObject *thing)
         return;
     if (kept->node == 0)
         kept->node = find_pointer((uint64_t *)thing, 2, (size_t)info->type->tp_basicsize / 8, NODE | ACCUMULATE);
-    if (kept->node != 0)
-        read_native_node(&kept->native, (PyObject *)((uint64_t *)thing)[kept->node]);
+    uint64_t words[OBJECT_WORDS], node = kept->node == 0 ? 0 : ((uint64_t *)thing)[kept->node];
+    int kind = copy_object(node, NODE | ACCUMULATE, words);
+    if (kind == OTHER)
+        return;
+    count_left_out(words, node);
+    held_by_node(words, node, kind, kept->labels);
+    PyTypeObject *base = library_class(&function_base);
+    if (base != NULL && has_base(info->type, base))
+        saved_by_function((uint64_t *)thing, (size_t)base->tp_basicsize / 8, node, give_saved, kept->labels);
 }
 
 /* As classes.lookup: what the first class of the MRO keeps under "next_functions" is a getter. */
@@ -248,7 +293,7 @@ static uint64_t native_bytes(TypeInfo *info, PyObject *thing)
 static void keep(TypeInfo *info, Reader read, Reader read_native)
 {
     static const char *const names[LABEL_COUNT] = {"_backward_hooks", "_post_accumulate_grad_hooks", "grad", "grad_fn", "_base",
-                                                   "next_functions", "variable"};
+                                                   "next_functions", "variable", "saved"};
     Kept *kept = arena_take(sizeof *kept);
     for (int index = 0; index < LABEL_COUNT; index++) {
         bool is_attribute = index == GRAD || index == GRAD_FN || index == VARIABLE;

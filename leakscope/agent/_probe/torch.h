@@ -38,4 +38,11 @@ bool learn_grad(const uint64_t *meta);        /* true: at.grad is known; the sam
 bool learn_edges(const uint64_t *node);
 uint64_t variable_of(uint64_t node);          /* the TensorImpl of the leaf that an AccumulateGrad works for */
 
+/* torch_saved.c. Called for each reference of what is saved: to a TensorImpl or a Node, or to an object of Python. */
+typedef void (*GiveSaved)(void *own, uint64_t address, PyObject *object);
+void saved_by_node(uint64_t node, GiveSaved give_one, void *own);
+void saved_by_function(const uint64_t *object, size_t count, uint64_t node, GiveSaved give_one, void *own);
+uint32_t references_to(const uint64_t *words, uint64_t address);
+uint32_t references_left_out(const uint64_t *words, uint64_t address);
+
 #endif
