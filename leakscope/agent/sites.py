@@ -94,8 +94,8 @@ class Sampler:
             self._probe = probe._probe
 
     def tick(self):
-        """See to it that allocations come by: a tool that leaves may take the sampler's hooks with it."""
-        if self.is_on and self._probe.sample_state()["mode"] == "off":
+        """Let the mean follow the rate, and see to it that allocations come by: a leaving tool may take our hooks with it."""
+        if self.is_on and not self._probe.sample_tick():
             self._give_up("Another tool has taken the place of the allocation sampler.")
 
     def close(self):

@@ -252,6 +252,68 @@ def test_the_mean_grows_with_the_rate_and_each_sample_keeps_its_own_weight(pytho
     assert size == pytest.approx(200 * 100033, rel=0.6)
 
 
+SELDOM = '''
+import threading, time
+started, may_serve = threading.Event(), threading.Event()
+kept = []
+def serve(count):
+    started.set()  # after its first allocations: the gap was drawn at the mean of the start
+    may_serve.wait()
+    kept.extend([bytes(60) for _ in range(count)])
+def flood(count):
+    kept.extend([bytes(1000) for _ in range(count)])
+
+assert _probe.sample_start(seed=11) is None
+thread = threading.Thread(target=serve, args=(2000,))
+thread.start()
+started.wait()
+deadline = time.monotonic() + 60
+while _probe.sample_state()["mean_bytes"] > 1024 and time.monotonic() < deadline:
+    time.sleep(0.01)
+    assert _probe.sample_tick()
+may_serve.set()
+thread.join()
+lowest, served, count = _probe.sample_state()["mean_bytes"], estimates().get("serve", [0, 0])[0], len(made_by("serve"))
+before = _probe.sample_state()["taken_count"]
+flood(20000)
+after = _probe.sample_state()
+say([lowest, served, count, estimates()["flood"][0], after["mean_bytes"], after["taken_count"] - before])
+'''
+
+
+def test_the_mean_falls_where_little_is_allocated_and_every_thread_follows_it(python: str) -> None:  # noqa: F811
+    lowest, served, count, flooded, after, taken = run(python, SELDOM)
+    assert lowest == 1024
+    served_bytes = 2000 * 93
+    assert count > 80  # at the mean of the start there are three
+    assert served == pytest.approx(served_bytes, abs=5 * (served_bytes * 1024) ** 0.5)
+    # A burst of megabytes: 256 samples for each step up. The largest of the means has most of the deviation.
+    assert 8 * 1024 <= after <= 128 * 1024 and taken < 9 * 256
+    assert flooded == pytest.approx(20000 * 1033, abs=5 * (20000 * 1033 * after) ** 0.5)
+
+
+ROOM = '''
+import ctypes, tracemalloc
+room = ctypes.CDLL(None).malloc_usable_size
+room.argtypes = [ctypes.c_void_p]
+assert _probe.sample_start(mean_bytes=1, seed=1) is None
+def rooms():
+    kept = [bytes(60 + number) for number in range(100)]
+    sampled = {row[0] for row in _probe.sample_live()}
+    return [room(id(thing)) - sys.getsizeof(thing) for thing in kept if id(thing) in sampled]
+alone = rooms()
+tracemalloc.start()
+say([_probe.sample_state()["mode"], alone, rooms()])
+'''
+
+
+def test_a_sampled_small_block_takes_no_more_than_it_needs(python: str) -> None:  # noqa: F811
+    mode, alone, below = run(python, ROOM)
+    assert mode == "light" and len(alone) == len(below) == 100
+    assert 0 <= min(alone) and max(alone) < 48
+    assert min(below) > 300  # a tool that is above may write to all that it has asked for
+
+
 FOREIGN = '''
 import ctypes, threading
 done = threading.Event()

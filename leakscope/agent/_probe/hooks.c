@@ -4,7 +4,8 @@
  * itself (up to 512 bytes) is asked of it as 513 bytes: it hands that on to the raw domain, as it does with all large ones, counts it as
  * it counts those, and when the block is freed it tells by the address that it is not its own and hands it on again, to the one hooked
  * free. So what is not sampled pays a subtraction at its allocation and nothing at its end (Objects/obmalloc.c: _PyObject_Malloc,
- * pymalloc_alloc, pymalloc_realloc, address_in_range).
+ * pymalloc_alloc, pymalloc_realloc, address_in_range). The raw domain gives it only the bytes that it needs (Gap.instead): where a good
+ * part of the small blocks is sampled, the process does not grow by it.
  *
  * Full, everywhere else (PYTHONMALLOC, a tool that was there before us): all functions of all domains. What an allocator asks of
  * another one while it serves a request is not another allocation: Gap.depth says so.
@@ -49,20 +50,46 @@ static void keep(Sample *sample, void *block, size_t bytes)
     sample_add(sample);
 }
 
+static bool is_on_top(int domain)
+{
+    PyMemAllocatorEx now;
+    PyMem_GetAllocator((PyMemAllocatorDomain)domain, &now);
+    return domains[domain].is_in && now.malloc == domains[domain].ours.malloc;
+}
+
+static void *ask_under(int domain, void *context, size_t count, size_t each, bool is_zeroed)
+{
+    PyMemAllocatorEx *under = &domains[domain].under;
+    gap.depth++;
+    void *block = is_zeroed ? under->calloc(context, count, each) : under->malloc(context, count * each);
+    gap.depth--;
+    return block;
+}
+
+/* A small block from the raw domain, by way of pymalloc. A tool above us there might write to all that was asked for: then it is given. */
+static void *allocate_apart(int domain, void *context, size_t bytes, bool is_zeroed)
+{
+    if (!is_on_top(RAW))
+        return ask_under(domain, context, 1, SMALL + 1, is_zeroed);
+    int64_t left = gap.left;
+    gap.left = 0; /* so that it comes to allocate_sampled() there */
+    gap.instead = bytes;
+    void *block = ask_under(domain, context, 1, SMALL + 1, is_zeroed);
+    gap.instead = 0;
+    gap.left = left;
+    return block;
+}
+
 RARE void *allocate_sampled(int domain, void *context, size_t count, size_t each, bool is_zeroed)
 {
     size_t bytes = count * each;
+    if (domain == RAW && gap.instead != 0 && bytes == SMALL + 1)
+        return ask_under(RAW, context, 1, gap.instead, is_zeroed);
     Sample sample;
     bool is_kept = open_sample(&sample, domain, bytes);
-    if (is_kept && domains[domain].is_light && bytes <= SMALL) {
-        sample.is_small = true;
-        count = 1;
-        each = SMALL + 1;
-    }
-    gap.depth++;
-    PyMemAllocatorEx *under = &domains[domain].under;
-    void *block = is_zeroed ? under->calloc(context, count, each) : under->malloc(context, count * each);
-    gap.depth--;
+    sample.is_small = is_kept && domains[domain].is_light && bytes <= SMALL;
+    void *block = is_kept && sample.is_small ? allocate_apart(domain, context, bytes, is_zeroed)
+                                             : ask_under(domain, context, count, each, is_zeroed);
     if (is_kept && block != NULL)
         keep(&sample, block, bytes);
     return block;
@@ -291,13 +318,6 @@ static PyMemAllocatorEx hooks_of(int domain, const PyMemAllocatorEx *under, bool
         ours = (PyMemAllocatorEx){NULL, light_obj_malloc, light_obj_calloc, light_obj_realloc, under->free};
     ours.ctx = under->ctx;
     return ours;
-}
-
-static bool is_on_top(int domain)
-{
-    PyMemAllocatorEx now;
-    PyMem_GetAllocator((PyMemAllocatorDomain)domain, &now);
-    return domains[domain].is_in && now.malloc == domains[domain].ours.malloc;
 }
 
 static bool is_reached(int domain)

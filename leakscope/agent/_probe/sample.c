@@ -1,10 +1,16 @@
 /* The sampler: which bytes are sampled, and the table of the sampled blocks that live. See sample.h for the method.
  *
- * The mean follows the program: it begins at 64 KiB and doubles, up to 512 KiB, while more than MOST_A_SECOND samples a second are taken,
- * each of which costs some microseconds; so a script of ten seconds has as many samples as a server of a week, and neither pays more
- * than about half a percent for them. When allocations become rare again, it goes back. Each sample keeps the weight of its own time,
- * so the sums stay right. When the table has reached its bound, the mean is doubled for good and live samples are given up by toss of
- * a coin, the weights of the others raised: that is the table of a process that had the doubled mean from its start.
+ * The mean follows the program. It begins at 64 KiB, while modules are loaded, and is doubled, up to 512 KiB, as long as more than
+ * MOST_A_SECOND samples a second are taken, each of which costs some microseconds; and it is halved, down to 1 KiB, as long as fewer
+ * than a quarter of these are. So a script of ten seconds, a server that keeps one small object a request and one that allocates a
+ * gigabyte a second have about as many samples, and none pays more than about half a percent for them. The rate is looked at when
+ * samples are taken and, because a program may allocate too little for any, on the agent's tick. Up it goes a step at a time, within
+ * COUNT_BETWEEN_LOOKS samples: a sudden burst costs that many a step, which is milliseconds in all. Each sample keeps the weight of
+ * its own time, so the sums stay right.
+ *
+ * When the table has reached its bound, the least mean is doubled and live samples are given up by toss of a coin, the weights of the
+ * others raised: that is the table of a process that had the doubled mean from its start. Means below 64 KiB have a bound of their own,
+ * FINE_LIVE: in a fuller table too many blocks that are no samples would have to be looked for.
  *
  * A forked child goes on with the table of its parent: what it describes was copied with it. */
 #include "sample.h"
@@ -16,13 +22,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FIRST_MEAN 65536.0
-#define LARGEST_MEAN 524288.0
+/* Bytes of level 0; each level has twice the mean of the one below. */
+#define LEAST_MEAN 1024.0
+#define FIRST_LEVEL 6
+#define LARGEST_LEVEL 9
 /* Where the old size of a block is unknown, each realloc counts in full; then the rate alone is the bound. */
-#define UNBOUNDED_MEAN (64 * 1048576.0)
+#define UNBOUNDED_LEVEL 16
+#define FINE_LIVE 16384u
 #define MOST_A_SECOND 1000
 #define COUNT_BETWEEN_LOOKS 256
+#define MOST_STEPS_DOWN 3
 #define SECOND_NS 1000000000LL
+#define LOOK_NS (SECOND_NS / 2)
+#define PIECE 4096
 #define FIRST_ROOM 1024u
 #define LEAST_CAP (1u << 20)
 #define RENEWAL_COUNT 10000
@@ -32,14 +44,15 @@ uint8_t filter[1u << FILTER_BITS];
 
 static struct {
     bool is_on, is_fixed; /* is_fixed: the caller chose the mean */
-    double mean, least_mean;
+    double base;          /* mean of level 0 */
+    uint8_t level, least; /* of now; below which it may not go */
     int64_t started_ns, look_ns;
     uint64_t look_count, seed;
     uint64_t taken, thinned, own, lost_stacks, renewed_at;
     size_t cap_bytes;
     Sample *live; /* open addressing by address; room is a power of two and at most half full */
     size_t count, room;
-} sampler = {.mean = FIRST_MEAN};
+} sampler = {.base = LEAST_MEAN, .level = FIRST_LEVEL};
 
 /* --- lock and memory -------------------------------------------------------------------------------------------------------------- */
 
@@ -121,10 +134,35 @@ static double toss(void)
     return (double)((gap.random * 0x2545F4914F6CDD1Du >> 11) + 1) * 0x1p-53;
 }
 
+static double mean_of(unsigned level)
+{
+    return sampler.base * (double)(1ull << level);
+}
+
+static void cut(int64_t bytes)
+{
+    gap.left = bytes < PIECE ? bytes : PIECE;
+    gap.rest = bytes - gap.left;
+}
+
 static void draw(void)
 {
-    gap.mean = sampler.mean;
-    gap.left = (int64_t)(-gap.mean * log(toss()));
+    gap.level = __atomic_load_n(&sampler.level, __ATOMIC_RELAXED);
+    gap.mean = mean_of(gap.level);
+    cut((int64_t)(-gap.mean * log(toss())));
+}
+
+/* At the end of a piece. False: the gap goes on behind the block that was counted last. */
+static bool has_gap_ended(void)
+{
+    int64_t left = gap.left + gap.rest;
+    if (left < 0)
+        return true;
+    if (gap.mean != mean_of(__atomic_load_n(&sampler.level, __ATOMIC_RELAXED)))
+        draw();
+    else
+        cut(left);
+    return false;
 }
 
 static double caught(double bytes, double mean)
@@ -132,21 +170,26 @@ static double caught(double bytes, double mean)
     return -expm1(-bytes / mean);
 }
 
-/* Every COUNT_BETWEEN_LOOKS samples, and whenever they have become rare. */
+/* Every COUNT_BETWEEN_LOOKS samples, and whenever they have become rare. The agent's own cost little, their stacks are not kept. */
 static void follow_the_rate(int64_t t_ns)
 {
-    double most = hooks_mode()[0] == 'l' ? LARGEST_MEAN : UNBOUNDED_MEAN;
     int64_t passed_ns = t_ns - sampler.look_ns;
-    uint64_t count = sampler.taken - sampler.look_count;
-    if (sampler.is_fixed || (count < COUNT_BETWEEN_LOOKS && passed_ns < SECOND_NS))
+    uint64_t count = sampler.taken - sampler.own - sampler.look_count;
+    if (sampler.is_fixed || (count < COUNT_BETWEEN_LOOKS && passed_ns < LOOK_NS))
         return;
     double a_second = (double)count * SECOND_NS / (double)(passed_ns > 0 ? passed_ns : 1);
-    if (a_second > MOST_A_SECOND && sampler.mean < most)
-        sampler.mean *= 2;
-    else if (a_second < MOST_A_SECOND / 8 && sampler.mean > sampler.least_mean)
-        sampler.mean /= 2;
+    uint8_t level = sampler.level, most = hooks_mode()[0] == 'l' ? LARGEST_LEVEL : UNBOUNDED_LEVEL;
+    if (sampler.count < FINE_LIVE / 8) /* what filled the table has gone */
+        sampler.least = 0;
+    if (a_second > MOST_A_SECOND && level < most)
+        level++;
+    for (int steps = 0; steps < MOST_STEPS_DOWN && a_second < MOST_A_SECOND / 4 && level > sampler.least; steps++) {
+        a_second *= 2;
+        level--;
+    }
+    __atomic_store_n(&sampler.level, level, __ATOMIC_RELAXED);
     sampler.look_ns = t_ns;
-    sampler.look_count = sampler.taken;
+    sampler.look_count += count;
 }
 
 /* --- the live table, all with the lock ------------------------------------------------------------------------------------------- */
@@ -203,26 +246,29 @@ static bool resize(size_t room)
 /* The table as it would be had the least mean been twice as large from the start. */
 static void thin(void)
 {
-    double mean = sampler.least_mean;
-    sampler.least_mean *= 2;
-    if (sampler.mean < sampler.least_mean)
-        sampler.mean = sampler.least_mean;
+    double mean = mean_of(++sampler.least);
+    if (sampler.level < sampler.least)
+        __atomic_store_n(&sampler.level, sampler.least, __ATOMIC_RELAXED);
     for (size_t place = 0; place < sampler.room;) {
         Sample *sample = &sampler.live[place];
-        double kept = sample->address == 0 ? 1 : caught((double)sample->bytes, 2 * mean) / caught((double)sample->bytes, mean);
-        if (kept < 1 && toss() > kept) {
-            take_from_table(sample); /* another one may have moved here */
-            sampler.thinned++;
-            continue;
-        }
-        if (sample->address != 0)
+        if (sample->address != 0 && sample->level < sampler.least) {
+            double kept = caught((double)sample->bytes, mean) / caught((double)sample->bytes, mean_of(sample->level));
+            if (toss() > kept) {
+                take_from_table(sample); /* another one may have moved here */
+                sampler.thinned++;
+                continue;
+            }
             sample->weight /= kept;
+            sample->level = sampler.least;
+        }
         place++;
     }
 }
 
 static bool has_room(void)
 {
+    if (!sampler.is_fixed && sampler.count >= FINE_LIVE && sampler.least < FIRST_LEVEL)
+        return false;
     if (2 * sampler.count < sampler.room)
         return true;
     return sampler.room * 2 * sizeof(Sample) <= sampler.cap_bytes / 2 && resize(sampler.room * 2);
@@ -300,12 +346,15 @@ bool sample_open(Sample *sample, bool has_gil, size_t bytes)
         if ((gap.left -= (int64_t)bytes) >= 0)
             return false;
     }
+    if (!has_gap_ended())
+        return false;
+    uint8_t level = gap.level;
     double weight = (double)bytes / caught((double)bytes, gap.mean);
     draw();
     if (!sampler.is_on || gap.depth > 0)
         return false;
     PyThreadState *state = own_state(has_gil);
-    *sample = (Sample){.weight = weight, .t_ns = now_ns()};
+    *sample = (Sample){.weight = weight, .level = level, .t_ns = now_ns()};
     if (!lock_take())
         return false;
     bool is_own = false, is_on = sampler.is_on;
@@ -381,7 +430,9 @@ static const char *begin(double mean, size_t cap_bytes, int64_t started_ns, uint
     if (!lock_take())
         return "The allocation sampler was asked for during a fork.";
     sampler.is_fixed = mean > 0;
-    sampler.mean = sampler.least_mean = mean > 0 ? mean : FIRST_MEAN;
+    sampler.base = mean > 0 ? mean : LEAST_MEAN;
+    sampler.level = mean > 0 ? 0 : FIRST_LEVEL;
+    sampler.least = 0;
     sampler.started_ns = started_ns;
     sampler.look_ns = now_ns();
     sampler.taken = sampler.thinned = sampler.own = sampler.lost_stacks = sampler.renewed_at = sampler.look_count = 0;
@@ -389,7 +440,7 @@ static const char *begin(double mean, size_t cap_bytes, int64_t started_ns, uint
     sampler.seed = seed ? seed : (uint64_t)now_ns() ^ (uint64_t)getpid() << 40;
     gap.random = 0;
     gap.mean = 0;
-    gap.left = 0;
+    gap.left = gap.rest = 0;
     if (stacks_open(sampler.cap_bytes / 2) && resize(FIRST_ROOM))
         sampler.is_on = true;
     else
@@ -427,17 +478,33 @@ static PyObject *sample_stop(PyObject *module, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static void begin_anew_if_out(void)
+{
+    if (!sampler.is_on || hooks_are_reached())
+        return;
+    double mean = sampler.is_fixed ? sampler.base : 0; /* another tool took them out: nobody knows what lives */
+    int64_t started_ns = sampler.started_ns;
+    uint64_t seed = sampler.seed;
+    size_t cap_bytes = sampler.cap_bytes;
+    stop();
+    begin(mean, cap_bytes, started_ns, seed);
+}
+
+static PyObject *sample_tick(PyObject *module, PyObject *unused)
+{
+    begin_anew_if_out();
+    if (lock_take()) {
+        if (sampler.is_on)
+            follow_the_rate(now_ns());
+        lock_give();
+    }
+    return PyBool_FromLong(sampler.is_on);
+}
+
 static PyObject *sample_state(PyObject *module, PyObject *unused)
 {
-    if (sampler.is_on && !hooks_are_reached()) { /* another tool took them out: nobody knows what lives */
-        double mean = sampler.is_fixed ? sampler.mean : 0;
-        int64_t started_ns = sampler.started_ns;
-        uint64_t seed = sampler.seed;
-        size_t cap_bytes = sampler.cap_bytes;
-        stop();
-        begin(mean, cap_bytes, started_ns, seed);
-    }
-    return Py_BuildValue("{s:s,s:d,s:n,s:K,s:K,s:K,s:K,s:K,s:n}", "mode", sampler.is_on ? hooks_mode() : "off", "mean_bytes", sampler.mean,
+    begin_anew_if_out();
+    return Py_BuildValue("{s:s,s:d,s:n,s:K,s:K,s:K,s:K,s:K,s:n}", "mode", sampler.is_on ? hooks_mode() : "off", "mean_bytes", mean_of(sampler.level),
                          "live_count", (Py_ssize_t)sampler.count, "taken_count", (unsigned long long)sampler.taken, "thinned_count",
                          (unsigned long long)sampler.thinned, "own_count", (unsigned long long)sampler.own, "lost_stack_count",
                          (unsigned long long)sampler.lost_stacks, "stack_count", (unsigned long long)stacks_count(), "table_bytes",
@@ -487,9 +554,11 @@ static PyObject *sample_live(PyObject *module, PyObject *unused)
 PyMethodDef sample_methods[] = {
     {"sample_start", (PyCFunction)(void (*)(void))sample_start, METH_VARARGS | METH_KEYWORDS,
      "sample_start(mean_bytes=0, cap_bytes=16 MiB, started_monotonic_ns=0, own='', library='', here='', seed=0) -> None or why not.\n\n"
-     "mean_bytes: between two sampled bytes; 0: 64 to 512 KiB, as the program needs it. own: folder whose code is not the program's;\n"
+     "mean_bytes: between two sampled bytes; 0: 1 to 512 KiB, as the program needs it. own: folder whose code is not the program's;\n"
      "library, here: folders that file names are shown without; all with a '/' at their end. Goes on where it is on already."},
     {"sample_stop", sample_stop, METH_NOARGS, "sample_stop(): gives up what is known, and takes the hooks out where no other tool is above."},
+    {"sample_tick", sample_tick, METH_NOARGS,
+     "sample_tick() -> whether it is on; lets the mean follow the rate, and begins anew if another tool took the hooks out."},
     {"sample_state", sample_state, METH_NOARGS, "sample_state() -> dict; begins anew if another tool took the hooks out."},
     {"sample_live", sample_live, METH_NOARGS,
      "sample_live() -> [(address, bytes, weight, t_ns, [(file, line, function), ...] innermost first), ...]"},

@@ -31,14 +31,20 @@ typedef struct {
     int64_t t_ns;      /* CLOCK_MONOTONIC */
     uint32_t stack;    /* row of a node of stack.c */
     bool is_small;     /* a request of pymalloc that went to the raw domain: its realloc is a new allocation */
+    uint8_t level;     /* of the mean when it was taken; see sample.c */
 } Sample;
 
-/* What each thread keeps. Bytes are counted down to the next sampled one, of all domains in one. */
+/* What each thread keeps. Bytes are counted down to the next sampled one, of all domains in one. A gap is counted in pieces: at the end
+ * of each the thread sees whether the mean is another one now. What is left of an exponential gap is distributed as a whole one, so it
+ * is then drawn anew. */
 typedef struct {
-    int64_t left;    /* bytes until the next sampled one, never negative between two calls */
+    int64_t left;    /* bytes of this piece until its last or the sampled one, never negative between two calls */
+    int64_t rest;    /* bytes of the gap behind this piece */
     double mean;     /* that this gap was drawn with; 0: none was drawn yet */
     uint64_t random; /* state of the generator, 0: not seeded */
+    size_t instead;  /* bytes that the raw domain shall give where it is asked for one more than pymalloc has; 0: what it is asked for */
     uint32_t depth;  /* inside an allocator that we have called: what it calls is not another allocation */
+    uint8_t level;   /* of its mean */
     uint8_t ping;    /* 1: asked whether allocations come by; 2: yes */
     bool has_lock;   /* around a fork, when this thread has the lock all the time */
 } Gap;
@@ -70,7 +76,8 @@ INLINE bool is_hit(size_t bytes)
     return UNLIKELY((gap.left -= (int64_t)bytes) < 0);
 }
 
-/* After is_hit(bytes): draws the next gap. True: the block is to be sampled, and `sample` has all but address and bytes. */
+/* After is_hit(bytes): draws the next gap where this one has ended. True: the block is to be sampled, and `sample` has all but address
+ * and bytes. */
 bool sample_open(Sample *sample, bool has_gil, size_t bytes);
 void sample_add(const Sample *sample);                   /* a block that lives from now on */
 bool sample_remove(const void *block, Sample *removed);  /* it is freed, or moves; false: it was no sample */
