@@ -297,8 +297,8 @@ def test_without_a_probe_nothing_takes_the_place_of_the_sampler(tmp_path: Path) 
 
 def test_a_sampler_that_another_tool_took_out_is_given_up_once() -> None:
     class Probe:
-        def sample_state(self) -> dict[str, str]:
-            return {"mode": "off"}
+        def sample_tick(self) -> bool:
+            return False
 
     said: list[str] = []
     sampler = sites.Sampler(True, 0, 0, said.append)

@@ -504,8 +504,8 @@ static PyObject *sample_tick(PyObject *module, PyObject *unused)
 static PyObject *sample_state(PyObject *module, PyObject *unused)
 {
     begin_anew_if_out();
-    return Py_BuildValue("{s:s,s:d,s:n,s:K,s:K,s:K,s:K,s:K,s:n}", "mode", sampler.is_on ? hooks_mode() : "off", "mean_bytes", mean_of(sampler.level),
-                         "live_count", (Py_ssize_t)sampler.count, "taken_count", (unsigned long long)sampler.taken, "thinned_count",
+    return Py_BuildValue("{s:s,s:d,s:n,s:K,s:K,s:K,s:K,s:K,s:n}", "mode", sampler.is_on ? hooks_mode() : "off", "mean_bytes",
+                         mean_of(sampler.level), "live_count", (Py_ssize_t)sampler.count, "taken_count", (unsigned long long)sampler.taken, "thinned_count",
                          (unsigned long long)sampler.thinned, "own_count", (unsigned long long)sampler.own, "lost_stack_count",
                          (unsigned long long)sampler.lost_stacks, "stack_count", (unsigned long long)stacks_count(), "table_bytes",
                          (Py_ssize_t)(sampler.room * sizeof(Sample) + stacks_bytes() + sizeof filter));
