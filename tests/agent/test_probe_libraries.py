@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from leakscope.agent import format as layout
-from leakscope.analyse.reachability import garbage
+from leakscope.analyse.reachability import garbage, held_from_outside
 from leakscope.heap.load import load
 from tests.agent.probes import stage_probe
 from tests.agent.staged import AGENT
 from tests.agent.walking import Snapshot
 
 Edge = tuple[str, str, object]
-ONLY_NATIVE = {("internal", "saved")}
+ONLY_NATIVE = {("internal", "saved"), ("internal", "forward_base")}
 
 PREAMBLE = """
 import sys
@@ -270,7 +270,7 @@ def test_what_no_python_object_stands_for_is_seen_without_making_one(tensors: Ca
 
 
 SAVED = """
-import gc, torch, warnings
+import ctypes, torch, warnings
 warnings.simplefilter("ignore")
 class Packed: pass
 class Held(torch.autograd.Function):
@@ -287,7 +287,14 @@ def pack(tensor):
 def unpack(packed):
     called.append("unpack")
 called = []
-PLAIN, WEIGHT = torch.ones(3), torch.ones(3, requires_grad=True)
+def leak():
+    leaf = torch.ones(64, requires_grad=True)
+    leaf.tanh().square().sum().backward(create_graph=True)
+    return id(leaf)
+PLAIN = torch.ones(3)
+print(leak())
+native("early")  # there was no view yet that torch could have been asked about
+WEIGHT = torch.ones(3, requires_grad=True)
 FACTOR, PLACES, KERNEL = torch.ones(3) * 2, torch.tensor([2, 0]), torch.ones(1, 1, 2, requires_grad=True)
 PRODUCT, CHOSEN, OWN = WEIGHT * FACTOR, WEIGHT[PLACES], Held.apply(WEIGHT, PLAIN)
 GROWN = WEIGHT.exp()
@@ -301,14 +308,28 @@ RECURRENT = torch.nn.LSTM(4, 5)
 RECURRENT(torch.ones(2, 4))[0].sum().backward(create_graph=True)
 RESULT = RECURRENT(torch.ones(2, 4))
 ATTENTION = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)(torch.ones(3, 1, 8)).sum()
-def leak():
-    leaf = torch.ones(64, requires_grad=True)
-    leaf.tanh().square().sum().backward(create_graph=True)
-    return id(leaf)
-print(leak())
+NODE = PRODUCT.grad_fn
 called.clear()
 native("first")
 assert called == []
+def words(address, count=100):
+    return list((ctypes.c_uint64 * count).from_address(address))
+def poked(address, value):
+    kept = words(address, 1)[0]
+    ctypes.c_uint64.from_address(address).value = value
+    native("poked%d" % len(done))
+    ctypes.c_uint64.from_address(address).value = kept
+    done.append(address)
+done = []
+head = next(word for word in words(id(NODE), 8)[2:] if word > 1 << 20 and FACTOR._cdata in words(word))
+place = head + words(head).index(FACTOR._cdata) * 8
+hooks = place + 6 * 8 if words(head)[1] != head else place + 7 * 8
+poked(place, 1 << 40)  # nothing is there
+poked(place, torch._C._storage_id(FACTOR))  # something else is there
+poked(hooks, 1 << 40)
+poked(hooks, FACTOR._cdata)
+poked(head - 8, words(head - 8, 1)[0] + 16)  # the block is not what it seems
+poked(place - 8 * 8, FACTOR._cdata)  # only a word that looks so
 """
 
 
@@ -352,6 +373,12 @@ def test_what_hooks_have_packed_is_held_and_no_hook_is_called(saved: Callable[[s
     assert snapshot.follow(snapshot.module(), "attribute unpack") == [hook]
 
 
+@pytest.mark.parametrize(("number", "count"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 1)])
+def test_what_only_seems_to_be_saved_costs_an_edge_and_no_more(number: int, count: int, saved: Callable[[str], Snapshot]) -> None:
+    assert len(saved_of(saved("first"), "PRODUCT")) == 1
+    assert len(saved_of(saved(f"poked{number}"), "PRODUCT")) == count
+
+
 def test_no_tensor_and_no_node_has_more_holders_than_references(saved: Callable[[str], Snapshot]) -> None:
     """Also where C++ holds it more than once: so a wrong edge would show."""
     snapshot = saved("first")
@@ -364,23 +391,35 @@ def test_no_tensor_and_no_node_has_more_holders_than_references(saved: Callable[
     assert len(exact) > 0.9 * len(nodes) > 50
 
 
-def test_a_graph_that_holds_its_own_leaf_is_found_to_be_garbage(saved: Callable[[str], Snapshot]) -> None:
+@pytest.mark.parametrize("name", ("early", "first"))
+def test_a_graph_that_holds_its_own_leaf_is_found_to_be_garbage(name: str, saved: Callable[[str], Snapshot]) -> None:
     """backward(create_graph=True): the leaf holds its gradient, that its graph, and that the leaf again."""
-    snapshot = saved("first")
+    snapshot = saved(name)
     graph = load(snapshot.folder)
     (leaf,) = np.flatnonzero(graph.address == int(snapshot.output))
     is_garbage = garbage(graph)
-    assert is_garbage[leaf]
     (gradient,) = snapshot.follow([int(leaf)], "attribute grad")
-    assert is_garbage[gradient] and is_garbage[snapshot.follow([gradient], "attribute grad_fn")].all()
-    for name in ("WEIGHT", "PRODUCT", "RESULT", "ATTENTION"):
-        reached = set(snapshot.follow(snapshot.module(), f"attribute {name}"))
-        waiting = list(reached)
-        while waiting:
-            waiting = [target for node in waiting for _kind, text, target in snapshot.edges(node)
-                       if text in ("grad_fn", "next_functions", "saved", "variable", "grad") and target not in reached]
-            reached.update(waiting)
-        assert not is_garbage[list(reached)].any()
+    (square,) = snapshot.nodes("builtins.PowBackward0")[:1]
+    assert is_garbage[[leaf, gradient, square, *snapshot.follow([gradient], "attribute grad_fn")]].all()
+    assert not held_from_outside(graph)[reached(snapshot, [int(leaf)])].any()
+
+
+def test_a_graph_that_somebody_can_still_use_is_no_garbage(saved: Callable[[str], Snapshot]) -> None:
+    snapshot = saved("first")
+    is_garbage = garbage(load(snapshot.folder))
+    for name in ("WEIGHT", "PRODUCT", "OWN", "HOOKED", "RESULT", "ATTENTION"):
+        nodes = reached(snapshot, snapshot.follow(snapshot.module(), f"attribute {name}"))
+        assert nodes and not is_garbage[nodes].any()
+
+
+def reached(snapshot: Snapshot, waiting: list[int]) -> list[int]:
+    """Nodes, and what they reach through the graph."""
+    found = set(waiting)
+    while waiting:
+        waiting = [target for node in waiting for _kind, text, target in snapshot.edges(node) if target not in found
+                   and text in ("grad_fn", "next_functions", "saved", "variable", "grad", "_base", "forward_base")]
+        found.update(waiting)
+    return sorted(found)
 
 
 # Learned late, poked at, beside threads of C++, and in a child.

@@ -4,7 +4,7 @@
 
 /* --- nodes and edges ------------------------------------------------------------------------------------------------------ */
 
-enum { HOOKS, POST_HOOKS, GRAD, GRAD_FN, BASE, NEXT, VARIABLE, SAVED, LABEL_COUNT };
+enum { HOOKS, POST_HOOKS, GRAD, GRAD_FN, BASE, FORWARD_BASE, NEXT, VARIABLE, SAVED, LABEL_COUNT };
 
 /* What is kept for a type: how its C++ objects are read that have no Python object, and the labels of edges. */
 typedef struct {
@@ -105,7 +105,7 @@ static Held held_node(uint64_t node, uint32_t label)
 
 /* --- tensors -------------------------------------------------------------------------------------------------------------- */
 
-enum { DEVICE_CUDA = 1, MOST_HELD = 3 }; /* c10/core/DeviceType.h; what ROCm builds call "cuda" has that number as well */
+enum { DEVICE_CUDA = 1, MOST_HELD = 4 }; /* c10/core/DeviceType.h; what ROCm builds call "cuda" has that number as well */
 
 static void read_storage(const uint64_t *tensor)
 {
@@ -131,8 +131,13 @@ static size_t held_by_tensor(const uint64_t *tensor, const uint32_t *labels, Hel
         return 0;
     held[count++] = held_tensor(meta[at.grad], labels[GRAD]);
     held[count++] = held_node(meta[at.grad + 1], labels[GRAD_FN]);
-    if (kind == VIEW && at.base != 0 && (uint8_t)meta[at.is_view] == 1)
+    if (kind != VIEW || !learn_base(meta, meta_of(tensor)))
+        return count;
+    size_t info_words = at.is_view - at.base + 1; /* two of them, one after the other: one for each mode of differentiating */
+    if ((uint8_t)meta[at.is_view] == 1)
         held[count++] = held_tensor(meta[at.base], labels[BASE]);
+    if (at.is_view + info_words < OBJECT_WORDS && (uint8_t)meta[at.is_view + info_words] == 1)
+        held[count++] = held_tensor(meta[at.base + info_words], labels[FORWARD_BASE]);
     return count;
 }
 
@@ -293,7 +298,7 @@ static uint64_t native_bytes(TypeInfo *info, PyObject *thing)
 static void keep(TypeInfo *info, Reader read, Reader read_native)
 {
     static const char *const names[LABEL_COUNT] = {"_backward_hooks", "_post_accumulate_grad_hooks", "grad", "grad_fn", "_base",
-                                                   "next_functions", "variable", "saved"};
+                                                   "forward_base", "next_functions", "variable", "saved"};
     Kept *kept = arena_take(sizeof *kept);
     for (int index = 0; index < LABEL_COUNT; index++) {
         bool is_attribute = index == GRAD || index == GRAD_FN || index == VARIABLE;

@@ -36,7 +36,10 @@ size_t find_pointer(const uint64_t *words, size_t from, size_t to, int wanted); 
 uint64_t meta_of(const uint64_t *tensor);     /* address of the AutogradMeta of a TensorImpl */
 bool learn_grad(const uint64_t *meta);        /* true: at.grad is known; the same for the edges of a node */
 bool learn_edges(const uint64_t *node);
+bool learn_base(const uint64_t *meta, uint64_t address); /* of the AutogradMeta of a view */
 uint64_t variable_of(uint64_t node);          /* the TensorImpl of the leaf that an AccumulateGrad works for */
+
+size_t words_of_block(uint64_t address);      /* of what malloc gave, torch_saved.c; 0: not known */
 
 /* torch_saved.c. Called for each reference of what is saved: to a TensorImpl or a Node, or to an object of Python. */
 typedef void (*GiveSaved)(void *own, uint64_t address, PyObject *object);

@@ -36,6 +36,27 @@ bool learn_grad(const uint64_t *meta)
     return at.grad != 0;
 }
 
+/* The same where no plain tensor was a view when torch was asked (learn_views below). A DifferentiableViewMeta ends in two
+ * optional ViewInfos and the byte that says whether the first is meant for both; in most views it is, and there is no second.
+ * Only the first has room for another behind it. A ViewInfo is the base and a std::function, at the least. */
+bool learn_base(const uint64_t *meta, uint64_t address)
+{
+    size_t count = at.base != 0 ? 0 : words_of_block(address);
+    count = count < OBJECT_WORDS ? count : OBJECT_WORDS;
+    for (size_t base = at.grad + 4; at.base == 0 && base < count; base++) {
+        if (!meta[base] || kind_at(meta[base]) != TENSOR)
+            continue;
+        for (size_t flag = base + 5; at.base == 0 && 2 * flag - base + 2 < count; flag++) {
+            size_t end = 2 * flag - base + 2;
+            if ((uint8_t)meta[flag] == 1 && (uint8_t)meta[end - 1] == 0 && (uint8_t)meta[end] == 1) {
+                at.is_view = flag;
+                at.base = base;
+            }
+        }
+    }
+    return at.base != 0;
+}
+
 /* The edges of a Node: a vector whose items begin with pointers to Nodes, or with NULL. An Edge is such a pointer and a
  * number, and in earlier versions a count's address between them. */
 static bool is_edges(const uint64_t *vector, size_t edge_words)

@@ -72,7 +72,7 @@ static bool learn_node_size(uint64_t node)
 
 /* The words of a block of glibc's malloc that begins at `address`: its size stands before it, with three flags, and the next
  * block says that this one is in use (malloc/malloc.c, struct malloc_chunk). 0: it is none. */
-static size_t words_of_block(uint64_t address)
+size_t words_of_block(uint64_t address)
 {
     enum { IN_USE_BEFORE = 1, MAPPED = 2, FLAGS = 7, LEAST = 32 };
     uint64_t size = word_at(address - 8), next;
