@@ -374,7 +374,7 @@ def test_what_hooks_have_packed_is_held_and_no_hook_is_called(saved: Callable[[s
 
 
 @pytest.mark.parametrize(("number", "count"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 1)])
-def test_what_only_seems_to_be_saved_costs_an_edge_and_no_more(number: int, count: int, saved: Callable[[str], Snapshot]) -> None:
+def test_what_only_seems_to_be_saved_costs_an_edge(number: int, count: int, saved: Callable[[str], Snapshot]) -> None:
     assert len(saved_of(saved("first"), "PRODUCT")) == 1
     assert len(saved_of(saved(f"poked{number}"), "PRODUCT")) == count
 
