@@ -111,7 +111,7 @@ def sentence_of(finding: Finding) -> str:
     part = f" ({share:.0%} of the growth)" if share is not None else ""
     if finding.cycle:
         steps = " -> ".join(f"{step.type}{step.edge}" for step in finding.cycle)
-        return f"Unreachable cycles {steps} wait for a collector that does not come: {growth} more{part}."
+        return f"Unreachable cycles {steps} are not freed: {growth} more{part}."
     if finding.object_count is None or not finding.path:
         return f"{finding.owner}: {growth} more{part}; {finding.rule.title[0].lower()}{finding.rule.title[1:]}."
     added = finding.counts[-1] - finding.counts[0] if finding.counts else finding.object_count

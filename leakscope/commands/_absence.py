@@ -53,10 +53,18 @@ def tree(pid: int, boot: Path) -> list[Seen]:
             argv = os.fsdecode(Path(f"/proc/{each}/cmdline").read_bytes()).split("\0")[:-1]
             executable = os.readlink(f"/proc/{each}/exe").removesuffix(" (deleted)") if argv else ""
             user_id = os.stat(f"/proc/{each}").st_uid
+            if _takes_a_snapshot(each):
+                continue
         except (OSError, ValueError):
             continue
         found.append(Seen(each, tuple(argv), executable, user_id, _has_boot(each, boot)))
     return found
+
+
+def _takes_a_snapshot(pid: int) -> bool:
+    """True for the forked copy of an observed process that walks its heap: no signal announces its end (proc(5), stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    return int(fields[38 - 3]) == 0
 
 
 def as_started(pid: int, command: Command) -> Seen:

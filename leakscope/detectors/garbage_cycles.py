@@ -2,7 +2,7 @@
 
 Two objects that refer to each other are not freed when the last name for them goes: only the cyclic collector frees them. It
 does not where a service switched it off (`gc.disable()`), froze its heap, or set thresholds that are rarely reached; nor
-does it see edges through C code that lacks tp_traverse.
+does it see edges through C code that lacks tp_traverse, such as the autograd graph of torch.
 
 **Found by** computing garbage from the snapshot exactly as CPython would (reference counts less visible references, then
 reachability), without collecting, in every snapshot; and by what the collector says of itself. Garbage that only waits for
@@ -21,7 +21,8 @@ from leakscope.analyse.components import Cycle
 from leakscope.analyse.sites import Wanted
 from leakscope.analyse.trend import grew_in_every_interval
 from leakscope.case import Case
-from leakscope.heap.graph import Array
+from leakscope.heap import layout
+from leakscope.heap.graph import Array, HeapGraph
 from leakscope.model import Confidence, CycleStep, Dismissed, Finding, Path, Rule, Step
 from leakscope.units import bytes_text
 
@@ -29,9 +30,14 @@ RULE = Rule("LS201", "garbage-cycles", "Unreachable cycles pile up uncollected")
 REMEDY = ("Break the cycle (hold the way back by weakref.ref, del the exception in a finally), or let the collector run "
           "(gc.enable(), ordinary thresholds).")
 
+HIDDEN = "the way back goes through C++ objects, which the collector does not look into: it never frees this cycle"
+HIDDEN_REMEDY = ("Break the cycle where it is closed; no collector does. Of tensors: set .grad to None, or take the gradients "
+                 "by torch.autograd.grad instead of backward(create_graph=True).")
+
 LEAST_GARBAGE_BYTES = 256 << 10  # less is the ordinary sawtooth; ours
 TUNED_THRESHOLD = 10_000  # CPython's own are 700 and 2000; services that tune set 50 000 and more
 TUNED_OLD_THRESHOLD = 50  # CPython's own is 10: so many middle collections before a full one
+_OBJECT = layout.NODE_KINDS.index("object")
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
@@ -42,12 +48,11 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     growth = sizes[-1] - sizes[0]
     if growth < LEAST_GARBAGE_BYTES:
         return
-    why = reason(case)
-    if not why or not grew_in_every_interval(sizes):
+    found = list(_findings(case, growth, reason(case))) if grew_in_every_interval(sizes) else []
+    yield from found
+    if not found:
         yield Dismissed("unreachable cycles", "the collector has not come yet, but it will: it is on with thresholds "
                         f"{case.collector.get('thresholds')}", "", growth)
-        return
-    yield from _findings(case, growth, why)
 
 
 def reason(case: Case) -> str:
@@ -66,6 +71,7 @@ def reason(case: Case) -> str:
 
 
 def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
+    """The cycles that are not freed: all of them, or (without a `why`) those that no collector can see."""
     graph, inside = case.last, case.garbage
     sizes = case.garbage_bytes
     weights = []
@@ -75,11 +81,18 @@ def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
     whole = sizes[-1] or 1
     for size, cycle in sorted(weights, key=lambda each: -each[0])[:5]:
         part = min(1.0, size / whole)
-        if cycle.edges and growth * part >= LEAST_GARBAGE_BYTES / 2:
-            yield _finding(case, cycle, inside, size, int(growth * part), why)
+        is_hidden = _is_hidden(graph, cycle)
+        if cycle.edges and growth * part >= LEAST_GARBAGE_BYTES / 2 and (why or is_hidden):
+            yield _finding(case, cycle, inside, size, int(growth * part), HIDDEN if is_hidden else why,
+                           HIDDEN_REMEDY if is_hidden else REMEDY)
 
 
-def _finding(case: Case, cycle: Cycle, inside: Array, size: int, growth: int, why: str) -> Finding:
+def _is_hidden(graph: HeapGraph, cycle: Cycle) -> bool:
+    """True if the cycle goes through something that is no Python object, such as a node of torch's autograd graph."""
+    return bool(((graph.address[cycle.nodes] == 0) & (graph.kind[cycle.nodes] == _OBJECT)).any())
+
+
+def _finding(case: Case, cycle: Cycle, inside: Array, size: int, growth: int, why: str, remedy: str) -> Finding:
     graph = case.last
     shown = naming.name_cycle(graph, cycle.edges)
     steps = _heaviest_last(case, cycle, shown)
@@ -97,7 +110,7 @@ def _finding(case: Case, cycle: Cycle, inside: Array, size: int, growth: int, wh
         RULE, Confidence.HIGH if len(case.compared) >= 4 else Confidence.MEDIUM, "python", owner, path,
         graph.type_name(first), pid=int(case.info.get("pid", 0)), object_count=cycle.count, retained_bytes={"host": size},
         growth_bytes={"host": growth}, share_of_growth_ratio=share, frees_bytes=size, cycle=steps,
-        site=origin.first, sites=origin.places, reasons=(*reasons, *origin.reasons), doubts=origin.doubts, remedy=REMEDY,
+        site=origin.first, sites=origin.places, reasons=(*reasons, *origin.reasons), doubts=origin.doubts, remedy=remedy,
         fingerprint=evidence.fingerprint(path, [f"{step.type}{step.edge}" for step in shown]),
         counts=tuple(case.garbage_bytes))
 

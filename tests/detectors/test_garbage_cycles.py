@@ -25,6 +25,27 @@ def test_cycles_that_wait_for_an_ordinary_collector_are_dismissed():
     assert dismissed[0].what == "unreachable cycles"
 
 
+AUTOGRAD = """
+    module app
+    garbage tensor:torch.Tensor x{n} 4KiB
+    tensor .grad_fn -> node:torch.AccumulateGrad x{n}
+    node .variable -> tensor
+"""
+
+
+def test_a_cycle_through_what_is_no_python_object_is_found_though_the_collector_is_on():
+    examined = case(AUTOGRAD, n=[100, 200, 300, 400])
+    for graph in examined.graphs:
+        row = next(row for row, name in enumerate(graph.types) if name.qualname == "AccumulateGrad")
+        graph.address[graph.type_id == row] = 0
+    (finding,), _ = detected(examined)
+    assert "never frees" in finding.reasons[1] and "autograd.grad" in finding.remedy
+
+
+def test_the_same_cycle_of_python_objects_waits_for_the_collector():
+    assert detected(case(AUTOGRAD, n=[100, 200, 300, 400]))[0] == []
+
+
 def test_a_sawtooth_of_garbage_is_dismissed_even_with_rare_collections():
     assert detected(case(CYCLES, gc={"thresholds": [50_000, 100, 100]}, n=[100, 400, 50, 400]))[0] == []
 
