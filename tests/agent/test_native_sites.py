@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from leakscope.inject import _probes
+from tests.agent.probes import probe_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 
@@ -130,6 +131,21 @@ for thread in threads:
 record('out.json')
 """)
     assert kept_by(record, "keep_and_give_back") == (0, 0)
+
+
+def test_the_tables_of_the_other_sampler_grow_beside_it(built, tmp_path):
+    # Both ask for the stack of the thread, the one with the lock held that the other waits for: what grows there may not come by here.
+    record = sites_of(built, tmp_path, f"""
+sys.path.insert(0, {str(probe_for(sys.executable))!r})
+import _probe
+assert _probe.native_begin() and _probe.sample_start(mean_bytes=2000) is None
+space = {{}}
+exec("".join(f"def made_{{number}}(): return bytearray(3000)\\n" for number in range(3000)), space)
+kept = [space[f"made_{{number}}"]() for _ in range(5) for number in range(3000)]
+assert _probe.sample_state()["live_count"] > 5000
+record('out.json')
+""")
+    assert record["taken"] > 50
 
 
 def test_asleep_nothing_is_recorded(built, tmp_path):

@@ -1,7 +1,11 @@
-/* Memory from mmap: growing arrays, tables of numbers, rows by address, an arena. Nothing here calls malloc. */
+/* Memory from mmap: growing arrays, tables of numbers, rows by address, an arena. Nothing here calls malloc.
+ *
+ * By system calls: what stands in front of the C library's mmap (preload.c) has locks, and in a forked child nobody gives them. */
 #include "engine.h"
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -18,19 +22,19 @@ static void *pages_take(size_t bytes)
         errno = ENOMEM;
         return NULL;
     }
-    void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pages == MAP_FAILED)
+    long pages = syscall(SYS_mmap, NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
+    if (pages == -1)
         return NULL;
     in_use += bytes;
     if (in_use > peak)
         peak = in_use;
-    return pages;
+    return (void *)pages;
 }
 
 static void pages_give(void *pages, size_t bytes)
 {
     if (pages != NULL) {
-        munmap(pages, bytes);
+        syscall(SYS_munmap, pages, bytes);
         in_use -= bytes;
     }
 }
@@ -79,10 +83,9 @@ bool vector_room(Vector *vector, size_t count)
     } else if (limit && in_use + bytes - before > limit) {
         items = NULL;
     } else {
-        items = mremap(vector->items, before, bytes, MREMAP_MAYMOVE); /* moves pages, copies nothing */
-        if (items == MAP_FAILED) {
-            items = NULL;
-        } else {
+        long moved = syscall(SYS_mremap, vector->items, before, bytes, MREMAP_MAYMOVE); /* moves pages, copies nothing */
+        items = moved == -1 ? NULL : (void *)moved;
+        if (items != NULL) {
             in_use += bytes - before;
             peak = in_use > peak ? in_use : peak;
         }

@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,20 +92,22 @@ static size_t in_pages(size_t bytes)
     return (bytes + 4095) & ~(size_t)4095;
 }
 
+/* By system calls: a library in front of the C library's mmap (preload.c is one) would ask for the stack of this thread, which waits for
+ * the lock that we hold. */
 void *pages_resize(void *old, size_t old_bytes, size_t new_bytes)
 {
-    void *pages;
+    long pages;
     if (old == NULL || old_bytes == 0)
-        pages = mmap(NULL, in_pages(new_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        pages = syscall(SYS_mmap, NULL, in_pages(new_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
     else
-        pages = mremap(old, in_pages(old_bytes), in_pages(new_bytes), MREMAP_MAYMOVE);
-    return pages == MAP_FAILED ? NULL : pages;
+        pages = syscall(SYS_mremap, old, in_pages(old_bytes), in_pages(new_bytes), MREMAP_MAYMOVE);
+    return pages == -1 ? NULL : (void *)pages;
 }
 
 void pages_free(void *pages, size_t bytes)
 {
     if (pages != NULL && bytes > 0)
-        munmap(pages, in_pages(bytes));
+        syscall(SYS_munmap, pages, in_pages(bytes));
 }
 
 /* --- the gaps ---------------------------------------------------------------------------------------------------------------------- */
