@@ -67,6 +67,7 @@ class Snapshots:
         self._manual = Ladder(keep)
         self._share = None
         self._late_count = 0
+        self._exit_ends_ns = None  # once the program ends
         self._walk_ns = _WALK_NS
         self._fork_ns = _FORK_NS
         self._why_no_child = None
@@ -92,8 +93,12 @@ class Snapshots:
                 if not is_waited:
                     return None
                 self._wait(patience_ns)
+                if kind == "exit" and not self._patience_ns():
+                    return None
             done = self._take(kind, row)
-            return self._wait(patience_ns) if self.forked is not None and is_waited else done
+            if self.forked is None or not is_waited:
+                return done
+            return self._wait(self._patience_ns() if kind == "exit" else None)
         except Exception as error:
             self._failed(self._index, why_of(error))
             return None
@@ -365,8 +370,11 @@ class Snapshots:
     # --- the exit ---
 
     def _patience_ns(self):
-        """Return for how long an exit may be held up by a snapshot."""
-        return max(_EXIT_NS, int(self._recorder.elapsed_ns() * _EXIT_PART))
+        """Return for how long an exit may still be held up by snapshots, all of them together: the one under way, and the last."""
+        now_ns = self._recorder.elapsed_ns()
+        if self._exit_ends_ns is None:
+            self._exit_ends_ns = now_ns + max(_EXIT_NS, int(now_ns * _EXIT_PART))
+        return max(0, self._exit_ends_ns - now_ns)
 
     def is_worth_the_exit(self):
         """Whether the last snapshot took little enough for one more; a note says if not."""
