@@ -20,6 +20,8 @@ from tests.agent.walking import Snapshot
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 _MOST_SENTENCES = 40
+_KEY_COLUMNS = ("address", "kind", "label", "shallow_bytes")
+_FACTS = ("shallow_bytes", "length", "kind", "state", "device", "refcount")
 
 # The two walks one after the other, by code of the agent: its frames and variables are in neither. Both have been there
 # before, so nothing is imported or found out for the first time in between.
@@ -85,26 +87,43 @@ class _Side:
     def __init__(self, snapshot: Snapshot, name: str) -> None:
         self.snapshot, self.name = snapshot, name
         self.keys: list[object] = []
-        for node, address in enumerate(snapshot.address.tolist()):
-            kind = layout.NODE_KINDS[snapshot.kind[node]]
+        for address, number, label, size in zip(*(snapshot.columns[each].tolist() for each in _KEY_COLUMNS), strict=True):
+            kind = layout.NODE_KINDS[number]
             # A running frame may have a frame object on one side only: the twin makes it.
             is_nameless = address == 0 or kind == "frame"
-            self.keys.append(("none", kind, snapshot.strings[snapshot.label[node]],
-                              0 if kind == "frame" else int(snapshot.shallow_bytes[node])) if is_nameless else address)
+            described = ("none", kind, snapshot.strings[label], 0 if kind == "frame" else size)
+            self.keys.append(described if is_nameless else address)
         self.rows = {key: node for node, key in enumerate(self.keys)}
-        self.edges = [snapshot.edges(node) for node in range(len(self.keys))]
-        self.holders: list[list[tuple[int, str]]] = [[] for _ in self.keys]
-        for holder, edges in enumerate(self.edges):
-            for kind, text, target in edges:
-                self.holders[target].append((holder, f"{kind} {text}".strip()))
+        texts, codes = snapshot.edge_texts
+        targets = map(self.keys.__getitem__, snapshot.edge_target.tolist())
+        self.held_by = [*zip(map(texts.__getitem__, codes), targets, strict=True)]
+        self.starts: list[int] = snapshot.edge_start.tolist()
+        types, strings = map(snapshot.types.__getitem__, snapshot.type_id.tolist()), snapshot.strings
+        labels = map(strings.__getitem__, snapshot.label.tolist())
+        self.facts = [*zip(types, labels, *(snapshot.columns[each].tolist() for each in _FACTS), strict=True)]
+
+    @functools.cached_property
+    def holders(self) -> list[list[tuple[int, str]]]:
+        """(holder, text) of the edges to each node."""
+        found: list[list[tuple[int, str]]] = [[] for _ in self.keys]
+        targets = self.snapshot.edge_target.tolist()
+        for holder in range(len(self.keys)):
+            for number in range(self.starts[holder], self.starts[holder + 1]):
+                (kind, text), _key = self.held_by[number]
+                found[targets[number]].append((holder, f"{kind} {text}".strip()))
+        return found
+
+    def edges(self, node: int) -> list[tuple[tuple[str, str], object]]:
+        """((kind, text), key) of what a node holds."""
+        return self.held_by[self.starts[node] : self.starts[node + 1]]
 
     def held(self, node: int) -> Counter[object]:
-        return Counter(self.keys[target] for _kind, _text, target in self.edges[node])
+        return Counter(key for _words, key in self.edges(node))
 
     def labels(self, node: int) -> dict[object, list[str]]:
         found: dict[object, list[str]] = {}
-        for kind, text, target in self.edges[node]:
-            found.setdefault(self.keys[target], []).append(f"{kind} {text}".strip())
+        for (kind, text), key in self.edges(node):
+            found.setdefault(key, []).append(f"{kind} {text}".strip())
         return {key: sorted(texts) for key, texts in found.items()}
 
     def text(self, key: object) -> str:
@@ -174,11 +193,12 @@ _HELD_BY_THE_TWIN = ("builtins.str", "builtins.type", "builtins.builtin_function
 # C types with a __sizeof__ that the probe does not repeat (_probe/sizes.c).
 _FIXED_PART_ONLY = ("_ctypes.", "builtins.StgDict", "decimal.Decimal", "itertools.")
 _MANY, _FRAMES_OF_THE_TWIN = 500, 3
-_FACTS = ("shallow_bytes", "length", "kind", "state", "device", "refcount")
 
 
 def _facts(native: _Side, twin: _Side, key: object) -> list[str]:
     one, other = native.rows[key], twin.rows[key]
+    if native.facts[one] == twin.facts[other]:
+        return []
     found = []
     if native.snapshot.type(one) != twin.snapshot.type(other):
         found.append(f"type: {native.snapshot.type(one)} natively, {twin.snapshot.type(other)} in the twin")
@@ -201,6 +221,8 @@ def _facts(native: _Side, twin: _Side, key: object) -> list[str]:
 
 def _edges(native: _Side, twin: _Side, key: object) -> list[str]:
     one, other = native.rows[key], twin.rows[key]
+    if native.edges(one) == twin.edges(other):
+        return []
     here, there = native.held(one), twin.held(other)
     if here != there:
         more = [f"{native.text(k)} ({n} more, {native.labels(one)[k]})" for k, n in (here - there).items()]
@@ -214,8 +236,9 @@ def _edges(native: _Side, twin: _Side, key: object) -> list[str]:
         # Of an object held twice by one attribute's value and by another, the twin finds the first name twice.
         wanted = Counter({text for text in texts if text.startswith("attribute ")})
         wanted += Counter(text for text in texts if text != "unknown" and not text.startswith("attribute "))
-        # By value the twin may also find the one in __dict__ for that in a slot.
-        missing = wanted - Counter(names[target]) - Counter(_names_in_space(native, one, target))
+        missing = wanted - Counter(names[target])
+        if missing:  # by value the twin may also find the one in __dict__ for that in a slot
+            missing -= Counter(_names_in_space(native, one, target))
         if missing and not _is_taken_for_a_space(native, twin, key if texts != ["internal __dict__"] else target):
             found.append(f"names: {names[target]} natively, {texts} in the twin, from {twin.text(key)} to {twin.text(target)}")
     return found
@@ -223,7 +246,7 @@ def _edges(native: _Side, twin: _Side, key: object) -> list[str]:
 
 def _names_in_space(native: _Side, node: int, target: object) -> list[str]:
     """How the __dict__ of a node calls a target."""
-    spaces = [space for kind, text, space in native.edges[node] if (kind, text) == ("internal", "__dict__")]
+    spaces = [native.rows[key] for words, key in native.edges(node) if words == ("internal", "__dict__")]
     return [text for space in spaces for text in native.labels(space).get(target, [])]
 
 
@@ -238,10 +261,10 @@ def _is_taken_for_a_space(native: _Side, twin: _Side, key: object) -> bool:
 
 def _is_space_natively(native: _Side, twin: _Side, one: int, other: int) -> bool:
     """True for the dict of an instance that the twin could not tell from any other: it shows its keys as well."""
-    of_twin = [target for kind, _text, target in twin.edges[other] if kind != "key-object"]
-    return (twin.snapshot.type(other) == "builtins.dict" and len(of_twin) == len(native.edges[one])
+    of_twin = [key for (kind, _text), key in twin.edges(other) if kind != "key-object"]
+    return (twin.snapshot.type(other) == "builtins.dict" and len(of_twin) == len(native.edges(one))
             and any(text == "internal __dict__" for _holder, text in native.holders[one])
-            and all(kind == "attribute" for kind, _text, _target in native.edges[one]))
+            and all(kind == "attribute" for (kind, _text), _key in native.edges(one)))
 
 
 def _roots(native: _Side, twin: _Side) -> list[str]:

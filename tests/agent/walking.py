@@ -73,12 +73,19 @@ class Snapshot:
     def edges(self, node: int) -> list[tuple[str, str, int]]:
         """(kind, text, target) of what a node holds."""
         start, end = int(self.edge_start[node]), int(self.edge_start[node + 1])
-        found = []
-        for target, code in zip(self.edge_target[start:end].tolist(), self.edge_label[start:end].tolist(), strict=True):
+        texts, codes = self.edge_texts
+        targets = self.edge_target[start:end].tolist()
+        return [(*texts[code], target) for code, target in zip(codes[start:end], targets, strict=True)]
+
+    @functools.cached_property
+    def edge_texts(self) -> tuple[dict[int, tuple[str, str]], list[int]]:
+        """(kind, text) by code of a label, and the code of each edge."""
+        found = {}
+        for code in np.unique(self.edge_label).tolist():
             kind, value = code >> layout.EDGE_KIND_SHIFT, code & layout.EDGE_VALUE_MASK
-            text = str(value) if kind in (layout.INDEX, layout.STACK) else self.strings[value]
-            found.append((layout.EDGE_KINDS[kind], text, target))
-        return found
+            is_number = kind in (layout.INDEX, layout.STACK)
+            found[code] = layout.EDGE_KINDS[kind], str(value) if is_number else self.strings[value]
+        return found, self.edge_label.tolist()
 
     def holders(self, node: int) -> list[tuple[int, str, str]]:
         """(holder, kind, text) of the edges to a node."""
