@@ -370,7 +370,7 @@ class Snapshots:
     # --- the exit ---
 
     def _patience_ns(self):
-        """Return for how long an exit may still be held up by snapshots, all of them together: the one under way, and the last."""
+        """Return for how long snapshots may still hold up an exit, all of them together: the one under way, and the last."""
         now_ns = self._recorder.elapsed_ns()
         if self._exit_ends_ns is None:
             self._exit_ends_ns = now_ns + max(_EXIT_NS, int(now_ns * _EXIT_PART))

@@ -134,7 +134,7 @@ record('out.json')
 
 
 def test_the_tables_of_the_other_sampler_grow_beside_it(built, tmp_path):
-    # Both ask for the stack of the thread, the one with the lock held that the other waits for: what grows there may not come by here.
+    # Both ask for the stack of the thread, one with the lock that the other waits for: what grows there may not come by here.
     record = sites_of(built, tmp_path, f"""
 sys.path.insert(0, {str(probe_for(sys.executable))!r})
 import _probe
