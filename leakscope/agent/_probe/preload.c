@@ -13,6 +13,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <math.h>
 #include <stdarg.h>
 #include <string.h>
@@ -132,11 +133,31 @@ static __attribute__((noinline)) void sample(void *address, size_t bytes, uint64
     put_in(block);
 }
 
-/* The countdown of this thread has ended. */
-static __attribute__((noinline)) void look_closer(void *address, size_t bytes)
+/* Where the unwinder's code lies. It asks for memory while it holds the lock of the tables that programs which compile at run time
+ * have registered with it (libgcc before 13, unwind-dw2-fde.c, init_object): to unwind there would wait for that lock for ever. */
+static uintptr_t unwinder_begin, unwinder_end;
+
+static int note_unwinder(struct dl_phdr_info *object, size_t size, void *unused)
 {
-    if (is_inside || !is_awake) {
-        bytes_left = 1 << 20; /* asleep, or our own: look again after another MiB */
+    (void)size, (void)unused;
+    uintptr_t inside = (uintptr_t)_Unwind_Backtrace;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        uintptr_t begin = object->dlpi_addr + object->dlpi_phdr[i].p_vaddr, end = begin + object->dlpi_phdr[i].p_memsz;
+        if (object->dlpi_phdr[i].p_type == PT_LOAD && begin <= inside && inside < end) {
+            unwinder_begin = begin;
+            unwinder_end = end;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The countdown of this thread has ended. */
+static __attribute__((noinline)) void look_closer(void *address, size_t bytes, const void *caller)
+{
+    bool is_of_unwinder = (uintptr_t)caller >= unwinder_begin && (uintptr_t)caller < unwinder_end;
+    if (is_inside || !is_awake || is_of_unwinder) {
+        bytes_left = 1 << 20; /* asleep, or not to be looked at: look again after another MiB */
         return;
     }
     if (!is_seeded) { /* the first look of a thread: its distance begins here, else each thread would give a sample */
@@ -160,13 +181,16 @@ static __attribute__((noinline)) void look_closer(void *address, size_t bytes)
     is_inside = false;
 }
 
-static inline void *counted(void *address, size_t bytes)
+static inline void *counted_for(const void *caller, void *address, size_t bytes)
 {
     bytes_left -= (int64_t)bytes;
     if (__builtin_expect(bytes_left < 0, 0))
-        look_closer(address, bytes);
+        look_closer(address, bytes, caller);
     return address;
 }
+
+/* In a function that somebody else calls. */
+#define counted(address, bytes) counted_for(__builtin_return_address(0), address, bytes)
 
 /* --- in front of the C library ------------------------------------------------------------------------------------------- */
 
@@ -367,6 +391,7 @@ EXPORT int leakscope_native_start(uint64_t mean)
         uintptr_t frames[MOST_FRAMES];
         Unwinding first = {frames, 0};
         _Unwind_Backtrace(add_frame, &first); /* whatever the unwinder loads it loads now */
+        dl_iterate_phdr(note_unwinder, NULL);
         is_unwinding_possible = first.count > 0;
         is_inside = false;
     }
