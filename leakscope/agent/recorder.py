@@ -262,7 +262,8 @@ class Recorder:
     def own(self):
         """Return what the walk leaves out: our modules and everything that hangs on them."""
         name = __package__
-        modules = [module for key, module in list(sys.modules.items()) if key == name or key.startswith(name + ".")]
+        modules = [module for key, module in list(dict.items(sys.modules))
+                   if type(key) is str and (key == name or key.startswith(name + "."))]  # a program may put anything there
         return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.sampler,
                           self.snapshots, self.thread]
 

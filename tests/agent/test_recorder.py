@@ -42,6 +42,15 @@ def test_a_script_of_a_moment_is_not_held_up_by_a_snapshot(tmp_path: Path) -> No
     assert process.snapshots == [] and len(process.rows) >= 1 and process.has_exit
 
 
+def test_what_a_program_puts_into_sys_modules_does_not_keep_snapshots_away(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.run(sys.executable, "-c", "import sys, _leakscope_agent\nclass Name(str):\n    __hash__ = str.__hash__\n"
+              "    def __eq__(self, other): print('asked')\n"
+              "sys.modules[b'bytes'] = sys.modules[5] = 7; sys.modules[Name('own')] = None; _leakscope_agent.snapshot()")
+    (process,) = stage.processes
+    assert process.notes == [] and "manual" in [snapshot["kind"] for snapshot in process.snapshots]
+
+
 def test_a_short_script_that_grew_gets_its_snapshot_at_exit(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.run(sys.executable, "-c", "kept = [[number] for number in range(300000)]")
