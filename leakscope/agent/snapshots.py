@@ -14,7 +14,7 @@ from time import monotonic_ns, sleep
 from . import format as fmt
 from . import jsontext, native_sites
 from .ladder import Ladder
-from .limits import available_cores
+from .limits import available_cores, call_filters
 from .thread import read_small
 
 _SECOND = 1_000_000_000
@@ -40,6 +40,8 @@ _EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
 _FEW_SNAPSHOTS = 3
 _SHARE_AGE_NS = 10 * _SECOND
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.02
+# Those that were there before the program: a container's, which answers with an error. One of its own may kill it for a child.
+_OUTER_FILTERS = call_filters()
 
 
 class Forked:
@@ -184,6 +186,10 @@ class Snapshots:
     def _is_child_better(self, row):
         """Whether the target stands still for a shorter time when a child walks, and memory and system allow one."""
         pages = row.get("rss_bytes", 0) >> 12
+        if call_filters() not in (_OUTER_FILTERS, b"") and not self._why_no_child:
+            self._why_no_child = "a filter of its own"
+            self._files.note("The program filters its system calls, and a child might not be allowed: snapshots are taken in "
+                             "place, and the program stands still meanwhile.")
         if self._why_no_child or _FORK_BASE_NS + pages * self._fork_ns > self._in_place_ns():
             return False
         left = self._recorder.room.left_bytes()

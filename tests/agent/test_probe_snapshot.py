@@ -312,11 +312,11 @@ def test_a_full_disk_costs_the_snapshot_and_is_said(tmp_path: Path) -> None:
     assert list(process.path.glob("snapshots/*")) == []
 
 
-# An answer of EPERM to every clone without a signal at the child's end: what a filter of a container may say.
+# An answer (EPERM, as of a container, or the end) to every clone without a signal at the child's end.
 NO_CLONE = """
 import ctypes, struct
 ahead = [(0x20, 0, 0, 0), (0x15, 0, 5, {clone}), (0x20, 0, 0, 16), (0x54, 0, 0, 0xff), (0x15, 0, 2, 0),
-         (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, 0x7fff0000)]
+         (0x06, 0, 0, {answer}), (0x06, 0, 0, 0x7fff0000), (0x06, 0, 0, 0x7fff0000)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in ahead))
 filter_ = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(ahead), ctypes.addressof(code)))
 libc = ctypes.CDLL(None, use_errno=True)
@@ -333,12 +333,29 @@ resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 CALLS = {"x86_64": {"clone": 56, "seccomp": 317}, "aarch64": {"clone": 220, "seccomp": 277}}
 
 
-@pytest.mark.parametrize("refusal", ["seccomp", "processes"])
-def test_where_the_system_gives_no_child_the_snapshot_is_taken_in_place_and_that_is_said(refusal: str) -> None:
+def without_clone(answer: int) -> str:
     calls = CALLS.get(os.uname().machine)
     if calls is None:
         pytest.skip(f"the numbers of the system calls of {os.uname().machine} are not known here")
-    code = NO_CLONE.format(**calls) if refusal == "seccomp" else NO_PROCESSES
+    return NO_CLONE.format(answer=answer, **calls)
+
+
+def test_a_program_with_a_filter_that_kills_for_a_child_goes_on(tmp_path: Path) -> None:
+    out, process = run(tmp_path, without_clone(0x80000000) + """
+print(agent.snapshot()['method'])
+if not (pid := os.fork()): os._exit(agent.snapshot()['method'] != 'in-place')
+print(os.waitpid(pid, 0)[1])
+""")
+    assert out == "in-place\n0\n"
+    assert process.notes == ["The program filters its system calls, and a child might not be allowed: snapshots are taken in "
+                             "place, and the program stands still meanwhile."]
+
+
+@pytest.mark.parametrize("refusal", ["seccomp", "processes"])
+def test_where_the_system_gives_no_child_the_snapshot_is_taken_in_place_and_that_is_said(refusal: str) -> None:
+    code = NO_PROCESSES
+    if refusal == "seccomp":
+        code = without_clone(0x50001) + "agent.snapshots._OUTER_FILTERS = agent.snapshots.call_filters()\n"
     with tempfile.TemporaryDirectory() as name:  # pytest keeps its own folders to the user who runs it
         Path(name).chmod(0o755)
         code += "done = agent.snapshot(); print(done['method'], done['walk'], done['pause_ns'] > 0)"
