@@ -32,6 +32,7 @@ STALL_PART, STALL_SHARE = 0.35, 0.08  # a steady growth has 0.35 of itself in th
 STEADY_SHARE = 0.15  # of the growth falls at least into each part of the run that is compared; ours
 END_S = 0.25  # a snapshot that ended this close to the end of the run may show the program taking itself apart; ours
 STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of requests under way; ours
+ALL_IMPORTED = 0.99  # of the modules were there at the first of two snapshots; ours
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
 
@@ -178,6 +179,10 @@ class Case:
         """True if growth can be told: from three snapshots, or from two where the process grew steadily to the end."""
         if len(self.compared) != 2:
             return len(self.compared) >= LEAST_SNAPSHOTS
+        modules = account.column(self.timeline, "modules")
+        before = [count for at_s, count in modules if at_s <= self.compared[0].t_s]
+        if before and before[-1] < ALL_IMPORTED * modules[-1][1]:
+            return False  # what the last imports brought would be taken for growth
         points, since = self.memory.points, account.Window(self.compared[0].t_s, self.window.end_s)
         parts = footprint.growth_around(points, self.compared[0].t_s, self.compared[1].t_s)
         if parts is not None and sum(parts) >= STALL_BYTES and min(parts) >= STEADY_SHARE * sum(parts):
