@@ -99,7 +99,7 @@ def kept_by(record, symbol):
 
 @pytest.mark.parametrize(("function", "blocks", "size"), [
     ("keep_records", 20_000, 2000), ("keep_records", 300, 200_000), ("keep_aligned", 10_000, 4096),
-    ("keep_zeroed", 500, 80_000), ("keep_pages", 200, 200_704)])
+    ("keep_records", 12_000, 100_000), ("keep_zeroed", 500, 80_000), ("keep_pages", 200, 200_704)])
 def test_what_is_kept_is_estimated_without_bias(built, tmp_path, function, blocks, size):
     record = sites_of(built, tmp_path, f"keeper.{function}({blocks}, {size})\nrecord('out.json')")
     kept, count = kept_by(record, function)

@@ -13,6 +13,7 @@
 enum {
     MOST_STACKS = 1 << 15, /* different stacks; later ones count as one without frames */
     STACK_PLACES = 2 * MOST_STACKS, /* of the hash table; one more row stands for all that found no room */
+    FIRST_BLOCKS = 1 << 12,
     MOST_BLOCKS = 1 << 18, /* live samples; before the table is full the mean doubles */
 };
 
@@ -28,7 +29,9 @@ typedef struct {
     uintptr_t *frames; /* addresses inside the calls, innermost first; after them the Python frames as text */
 } Stack;
 
-extern Block *blocks;   /* MOST_BLOCKS places; NULL until the sampler was woken */
+extern Block *blocks;   /* `block_places`, a power of two; NULL until the sampler was woken */
+extern uint32_t block_places;
+extern bool are_blocks_held; /* with the lock: the table keeps its size, somebody goes through it piece by piece */
 extern Stack *stacks;   /* STACK_PLACES + 1 */
 extern uint32_t block_count;
 extern uint64_t mean_now, taken_count, dropped_count;

@@ -98,7 +98,10 @@ typedef struct {
 static void add_up(Sum *sums)
 {
     enum { PIECE = 4096 };
-    for (uint32_t from = 0; from < MOST_BLOCKS; from += PIECE) {
+    lock();
+    are_blocks_held = true;
+    unlock();
+    for (uint32_t from = 0; from < block_places; from += PIECE) {
         lock();
         for (uint32_t place = from; place < from + PIECE; place++) {
             Block *block = &blocks[place];
@@ -109,6 +112,7 @@ static void add_up(Sum *sums)
         }
         unlock();
     }
+    are_blocks_held = false;
 }
 
 /* Writes native.json to a file; 0, or an errno. Call it without the GIL: it asks the loader for symbols. */

@@ -8,7 +8,8 @@
 
 Block *blocks;
 Stack *stacks;
-uint32_t block_count;
+uint32_t block_count, block_places;
+bool are_blocks_held;
 uint64_t dropped_count;
 uint8_t filter[1 << FILTER_BITS];
 static uint32_t stack_count;
@@ -38,17 +39,23 @@ static void begin_fork(void)
     is_forking = true;
 }
 
-static void end_fork(void) /* in the parent and in the child */
+static void end_fork(void)
 {
     is_forking = false;
     unlock();
 }
 
+static void end_fork_in_child(void)
+{
+    are_blocks_held = false; /* whoever went through them is not here */
+    end_fork();
+}
+
 static uint32_t place_of(uintptr_t address) /* of the block, or the free place where it would be; linear probing */
 {
-    uint32_t place = mixed(address >> 4) >> 20 & (MOST_BLOCKS - 1);
+    uint32_t place = mixed(address >> 4) >> 20 & (block_places - 1);
     while (blocks[place].address != 0 && blocks[place].address != address)
-        place = (place + 1) & (MOST_BLOCKS - 1);
+        place = (place + 1) & (block_places - 1);
     return place;
 }
 
@@ -59,10 +66,10 @@ static void remove_place(uint32_t hole) /* backward shift deletion: Knuth, volum
         blocks[hole].address = 0;
         uint32_t home;
         do {
-            place = (place + 1) & (MOST_BLOCKS - 1);
+            place = (place + 1) & (block_places - 1);
             if (blocks[place].address == 0)
                 return;
-            home = mixed(blocks[place].address >> 4) >> 20 & (MOST_BLOCKS - 1);
+            home = mixed(blocks[place].address >> 4) >> 20 & (block_places - 1);
         } while (hole <= place ? hole < home && home <= place : hole < home || home <= place);
         blocks[hole] = blocks[place];
         hole = place;
@@ -86,10 +93,28 @@ bool take_out(void *address, Block *was)
     return is_there;
 }
 
+/* The table has the size of what is in it: a large one, of which every block touches another page, would look like growth. */
+static void make_room(void)
+{
+    if (block_count < block_places / 2 || block_places == MOST_BLOCKS || are_blocks_held)
+        return;
+    Block *former = blocks, *larger = take_pages(2 * block_places * sizeof *blocks);
+    if (larger == NULL)
+        return;
+    uint32_t former_places = block_places;
+    blocks = larger;
+    block_places *= 2;
+    for (uint32_t place = 0; place < former_places; place++)
+        if (former[place].address != 0)
+            blocks[place_of(former[place].address)] = former[place];
+    give_pages(former, former_places * sizeof *former);
+}
+
 void put_in(Block block)
 {
     lock();
-    if (block_count < MOST_BLOCKS / 4 * 3) {
+    make_room();
+    if (block_count < block_places / 4 * 3) {
         uint32_t place = place_of(block.address);
         if (blocks[place].address == 0) {
             block_count++;
@@ -136,7 +161,8 @@ uint32_t row_of_stack(const uintptr_t *frames, uint32_t count, const char *pytho
 
 bool tables_open(void)
 {
-    blocks = take_pages(MOST_BLOCKS * sizeof *blocks);
+    blocks = take_pages(FIRST_BLOCKS * sizeof *blocks);
+    block_places = FIRST_BLOCKS;
     stacks = take_pages((STACK_PLACES + 1) * sizeof *stacks);
-    return blocks != NULL && stacks != NULL && pthread_atfork(begin_fork, end_fork, end_fork) == 0;
+    return blocks != NULL && stacks != NULL && pthread_atfork(begin_fork, end_fork, end_fork_in_child) == 0;
 }
