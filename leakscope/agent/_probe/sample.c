@@ -16,12 +16,7 @@
 #include "sample.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Bytes of level 0; each level has twice the mean of the one below. */
 #define LEAST_MEAN 1024.0
@@ -54,61 +49,6 @@ static struct {
     Sample *live; /* open addressing by address; room is a power of two and at most half full */
     size_t count, room;
 } sampler = {.base = LEAST_MEAN, .level = FIRST_LEVEL};
-
-/* --- lock and memory -------------------------------------------------------------------------------------------------------------- */
-
-static int lock;
-
-bool lock_take(void)
-{
-    if (gap.has_lock)
-        return false;
-    for (int tries = 0; __atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE) != 0; tries++)
-        if (tries > 100)
-            sched_yield();
-    return true;
-}
-
-void lock_give(void)
-{
-    __atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
-}
-
-void samples_before_fork(void)
-{
-    gap.has_lock = lock_take();
-}
-
-void samples_after_fork(void)
-{
-    if (gap.has_lock) {
-        gap.has_lock = false;
-        lock_give();
-    }
-}
-
-static size_t in_pages(size_t bytes)
-{
-    return (bytes + 4095) & ~(size_t)4095;
-}
-
-/* By system calls: a library in front of the C library's mmap (preload.c is one) would ask for the stack of this thread, which waits for
- * the lock that we hold. */
-void *pages_resize(void *old, size_t old_bytes, size_t new_bytes)
-{
-    long pages;
-    if (old == NULL || old_bytes == 0)
-        pages = syscall(SYS_mmap, NULL, in_pages(new_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
-    else
-        pages = syscall(SYS_mremap, old, in_pages(old_bytes), in_pages(new_bytes), MREMAP_MAYMOVE);
-    return pages == -1 ? NULL : (void *)pages;
-}
-
-void pages_free(void *pages, size_t bytes)
-{
-    if (pages != NULL && bytes > 0)
-        syscall(SYS_munmap, pages, in_pages(bytes));
-}
 
 /* --- the gaps ---------------------------------------------------------------------------------------------------------------------- */
 
@@ -512,46 +452,6 @@ static PyObject *sample_state(PyObject *module, PyObject *unused)
                          (unsigned long long)sampler.thinned, "own_count", (unsigned long long)sampler.own, "lost_stack_count",
                          (unsigned long long)sampler.lost_stacks, "stack_count", (unsigned long long)stacks_count(), "table_bytes",
                          (Py_ssize_t)(sampler.room * sizeof(Sample) + stacks_bytes() + sizeof filter));
-}
-
-static PyObject *frames_of(uint32_t stack)
-{
-    uint32_t places[64], count = stack_places(stack, places, 64), line;
-    PyObject *frames = PyList_New(count);
-    for (uint32_t frame = 0; frames != NULL && frame < count; frame++) {
-        Words file, function;
-        place_read(places[frame], &file, &line, &function);
-        PyObject *row = Py_BuildValue("(s#Is#)", file.text, (Py_ssize_t)file.length, line, function.text, (Py_ssize_t)function.length);
-        if (row == NULL)
-            Py_CLEAR(frames);
-        else
-            PyList_SET_ITEM(frames, frame, row);
-    }
-    return frames;
-}
-
-/* [(address, bytes, weight, t_ns, [(file, line, function), ...] innermost first), ...] */
-static PyObject *sample_live(PyObject *module, PyObject *unused)
-{
-    size_t count = 0, bytes = 0;
-    Sample *samples = NULL;
-    if (lock_take()) {
-        samples = samples_copy(&count, &bytes);
-        lock_give();
-    }
-    gap.depth++; /* what is made here is no allocation of the program, and leaves the stacks alone */
-    PyObject *list = PyList_New(0);
-    for (size_t place = 0; list != NULL && place < count; place++) {
-        const Sample *sample = &samples[place];
-        PyObject *row = Py_BuildValue("(KKdLN)", (unsigned long long)sample->address, (unsigned long long)sample->bytes, sample->weight,
-                                      (long long)(sample->t_ns - sampler.started_ns), frames_of(sample->stack));
-        if (row == NULL || PyList_Append(list, row) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(row);
-    }
-    gap.depth--;
-    pages_free(samples, bytes);
-    return list;
 }
 
 PyMethodDef sample_methods[] = {

@@ -87,6 +87,7 @@ Sample *samples_copy(size_t *count, size_t *bytes); /* with the lock: for pages_
 int64_t samples_started_ns(void);
 bool samples_are_on(void);
 bool sample_is_on(void);
+PyObject *sample_live(PyObject *module, PyObject *unused); /* sample_live.c */
 
 /* --- memory of the sampler: mmap within its own bound --- */
 void *pages_resize(void *old, size_t old_bytes, size_t new_bytes); /* zeroed where new; NULL: no memory, `old` stays */
