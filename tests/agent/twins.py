@@ -94,9 +94,8 @@ class _Side:
             described = ("none", kind, snapshot.strings[label], 0 if kind == "frame" else size)
             self.keys.append(described if is_nameless else address)
         self.rows = {key: node for node, key in enumerate(self.keys)}
-        texts, codes = snapshot.edge_texts
-        targets = map(self.keys.__getitem__, snapshot.edge_target.tolist())
-        self.held_by = [*zip(map(texts.__getitem__, codes), targets, strict=True)]
+        texts = map(snapshot.edge_texts.__getitem__, snapshot.edge_label.tolist())
+        self.held_by = [*zip(texts, map(self.keys.__getitem__, snapshot.edge_target.tolist()), strict=True)]
         self.starts: list[int] = snapshot.edge_start.tolist()
         types, strings = map(snapshot.types.__getitem__, snapshot.type_id.tolist()), snapshot.strings
         labels = map(strings.__getitem__, snapshot.label.tolist())

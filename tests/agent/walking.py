@@ -73,19 +73,18 @@ class Snapshot:
     def edges(self, node: int) -> list[tuple[str, str, int]]:
         """(kind, text, target) of what a node holds."""
         start, end = int(self.edge_start[node]), int(self.edge_start[node + 1])
-        texts, codes = self.edge_texts
-        targets = self.edge_target[start:end].tolist()
-        return [(*texts[code], target) for code, target in zip(codes[start:end], targets, strict=True)]
+        codes, targets = self.edge_label[start:end].tolist(), self.edge_target[start:end].tolist()
+        return [(*self.edge_texts[code], target) for code, target in zip(codes, targets, strict=True)]
 
     @functools.cached_property
-    def edge_texts(self) -> tuple[dict[int, tuple[str, str]], list[int]]:
-        """(kind, text) by code of a label, and the code of each edge."""
+    def edge_texts(self) -> dict[int, tuple[str, str]]:
+        """(kind, text) by code of a label."""
         found = {}
         for code in np.unique(self.edge_label).tolist():
             kind, value = code >> layout.EDGE_KIND_SHIFT, code & layout.EDGE_VALUE_MASK
             is_number = kind in (layout.INDEX, layout.STACK)
             found[code] = layout.EDGE_KINDS[kind], str(value) if is_number else self.strings[value]
-        return found, self.edge_label.tolist()
+        return found
 
     def holders(self, node: int) -> list[tuple[int, str, str]]:
         """(holder, kind, text) of the edges to a node."""
