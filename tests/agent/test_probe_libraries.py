@@ -328,7 +328,6 @@ poked(place, 1 << 40)  # nothing is there
 poked(place, torch._C._storage_id(FACTOR))  # something else is there
 poked(hooks, 1 << 40)
 poked(hooks, FACTOR._cdata)
-poked(head - 8, words(head - 8, 1)[0] + 16)  # the block is not what it seems
 poked(place - 8 * 8, FACTOR._cdata)  # only a word that looks so
 """
 
@@ -373,7 +372,7 @@ def test_what_hooks_have_packed_is_held_and_no_hook_is_called(saved: Callable[[s
     assert snapshot.follow(snapshot.module(), "attribute unpack") == [hook]
 
 
-@pytest.mark.parametrize(("number", "count"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 1)])
+@pytest.mark.parametrize(("number", "count"), [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1)])
 def test_what_only_seems_to_be_saved_costs_an_edge(number: int, count: int, saved: Callable[[str], Snapshot]) -> None:
     assert len(saved_of(saved("first"), "PRODUCT")) == 1
     assert len(saved_of(saved(f"poked{number}"), "PRODUCT")) == count
