@@ -81,7 +81,7 @@ take()
 before = size()
 for _ in range(5):
     take()
-assert size() - before < 1 << 20, size() - before
+assert size() - before < 2 << 20, size() - before  # the interpreter may take an arena of 1 MiB meanwhile
 ''', tmp_path)
 
 
@@ -117,10 +117,12 @@ assert abs(take()["node_count"] - before) < 200
 def test_a_walk_that_may_not_go_on_leaves_nothing_behind(tmp_path: Path, given: str, words: str) -> None:
     run(interpreter("newest"), f'''
 KEEP = [[n] for n in range(300_000)]
+refusal({given})
 before = size()
-error = refusal({given})
-assert type(error) is walk.GivenUp and str(error) == {words!r}, error
-assert size() - before < 1 << 20
+for _ in range(4):
+    error = refusal({given})
+    assert type(error) is walk.GivenUp and str(error) == {words!r}, error
+assert size() - before < 2 << 20, size() - before  # the interpreter may take an arena of 1 MiB meanwhile
 take()
 ''', tmp_path)
 
