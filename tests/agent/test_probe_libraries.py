@@ -17,7 +17,7 @@ from leakscope.analyse.reachability import garbage, held_from_outside
 from leakscope.heap.load import load
 from tests.agent.probes import stage_probe
 from tests.agent.staged import AGENT
-from tests.agent.walking import Snapshot
+from tests.agent.walking import Snapshot, needs
 
 Edge = tuple[str, str, object]
 ONLY_NATIVE = {("internal", "saved"), ("internal", "forward_base")}
@@ -238,7 +238,7 @@ NODES = ("Tensor", "Parameter", "Shown", "Backward", "AccumulateGrad", "CopySlic
 
 @pytest.fixture(scope="module")
 def tensors(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapshot]:
-    pytest.importorskip("torch")
+    needs("torch")
     return run(BOTH_TENSORS, tmp_path_factory.mktemp("tensors"))
 
 
@@ -334,7 +334,7 @@ poked(place - 8 * 8, FACTOR._cdata)  # only a word that looks so
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapshot]:
-    pytest.importorskip("torch")
+    needs("torch")
     return run(SAVED, tmp_path_factory.mktemp("saved"))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.agent.test_probe_libraries import memories, run
-from tests.agent.walking import Snapshot
+from tests.agent.walking import Snapshot, needs
 
 # Learned late, poked at, beside threads of C++, and in a child.
 CHANGING = '''
@@ -63,7 +63,7 @@ assert os.waitpid(pid, 0)[1] == 0
 
 @pytest.fixture(scope="module")
 def changing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapshot]:
-    pytest.importorskip("torch")
+    needs("torch")
     return run(CHANGING, tmp_path_factory.mktemp("changing"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from leakscope.agent import format as layout
 from tests.agent.staged import VERSIONS, interpreter
-from tests.agent.walking import Snapshot, take
+from tests.agent.walking import Snapshot, needs, take
 
 
 def memories(snapshot: Snapshot, *steps: str) -> list[tuple[str, int]]:
@@ -19,7 +19,7 @@ def memories(snapshot: Snapshot, *steps: str) -> list[tuple[str, int]]:
 
 
 def test_numpy_arrays_show_their_elements_and_are_charged_once(tmp_path: Path) -> None:
-    pytest.importorskip("numpy")
+    needs("numpy")
     snapshot = take(sys.executable, '''
 import numpy
 class First: pass
@@ -58,7 +58,7 @@ OPEN.close()
 
 
 def test_tensors_show_storage_gradient_graph_and_hooks(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    needs("torch")
     snapshot = take(sys.executable, '''
 import io, sys, torch
 class Marker: pass
@@ -104,7 +104,7 @@ assert called == [], called
 
 
 def test_what_a_data_frame_holds_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
+    needs("pandas")
     snapshot = take(sys.executable, '''
 import pandas
 class Marker: pass

@@ -75,10 +75,16 @@ def take(python: str, program: str, folder: Path, *flags: str) -> Twins:
     return Twins(folder, result.stdout)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2)  # few are kept, as in walking.py
 def taken(version: str, program: str) -> Twins:
     """Both snapshots of a program on a version; taken once, shared by the tests that only read them."""
-    return take(interpreter(version), program, Path(tempfile.mkdtemp(prefix="twins-")))
+    return Twins(*_written(version, program))
+
+
+@functools.cache
+def _written(version: str, program: str) -> tuple[Path, str]:
+    folder = Path(tempfile.mkdtemp(prefix="twins-"))
+    return folder, take(interpreter(version), program, folder).output
 
 
 class _Side:

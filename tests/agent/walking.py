@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -147,6 +148,19 @@ def taken(version: str, program: str) -> Snapshot:
     return _taken(str(version), program, isinstance(version, Native))
 
 
-@functools.cache
+# Few are kept: tests that walk their own process walk whatever it holds.
+@functools.lru_cache(maxsize=4)
 def _taken(version: str, program: str, is_native: bool) -> Snapshot:
-    return take_on(Native(version) if is_native else version, program, Path(tempfile.mkdtemp(prefix="walk-")))
+    return Snapshot(*_written(version, program, is_native))
+
+
+@functools.cache
+def _written(version: str, program: str, is_native: bool) -> tuple[Path, str]:
+    snapshot = take_on(Native(version) if is_native else version, program, Path(tempfile.mkdtemp(prefix="walk-")))
+    return snapshot.folder, snapshot.output
+
+
+def needs(library: str) -> None:
+    """Skip the test where the programs have no such library. It is not imported here: see above."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed here")
