@@ -34,6 +34,18 @@ class VerdictClass(Enum):
                         VerdictClass.GPU_LEAK, VerdictClass.FRAGMENTATION)
 
 
+EVIDENCE_BITS = {  # in the order in which they are shown
+    "G": "grew in every interval",
+    "R": "its rate is above zero, with its confidence interval",
+    "S": "survives the settle step",
+    "E": "survivors of every birth epoch",
+    "D": "dead things pile up",
+    "C": "cutting it frees most of it",
+    "K": "a known leak",
+    "A": "the program's own memory, not that of the observation",
+}
+
+
 @dataclass(frozen=True)
 class Rule:
     """What a detector looks for: `code` such as LS101 (never re-used), `name` such as unbounded-container, one-line `title`."""
@@ -84,7 +96,10 @@ class CycleStep:
 
 @dataclass(frozen=True)
 class Rate:
-    """Growth in bytes a second with its 95 % interval; `low` and `high` are None where it cannot be given."""
+    """Growth in bytes a second with its 95 % interval; `low` and `high` are None where it cannot be given.
+
+    Where a field is called per work, the numbers are bytes a unit of work (a request, a step) instead.
+    """
 
     bytes_per_s: float
     low: float | None = None
@@ -118,6 +133,13 @@ class Finding:
     known: str | None = None
     fingerprint: str = ""
     counts: tuple[int, ...] = ()  # objects in each snapshot, oldest first
+    evidence: tuple[tuple[str, str], ...] = ()  # (bit of EVIDENCE_BITS that holds, what it says with its number)
+    cohorts: tuple[int, ...] = ()  # survivors per birth epoch, oldest first; () where births are not known
+    rate: Rate | None = None
+    bytes_per_work: Rate | None = None
+    unit_bytes: int | None = None  # marginal bytes of one entry more
+    preimage: str = ""  # what the fingerprint is the hash of
+    similar: str = ""  # hash of the types alone: the same bug after a rename
 
 
 @dataclass(frozen=True)
@@ -161,3 +183,6 @@ class Verdict:
     hours_until_oom: float | None = None
     memory_limit_bytes: int | None = None
     evidence: tuple[tuple[str, str], ...] = ()  # (bit such as "G", what it says with its number)
+    bytes_per_work: Rate | None = None
+    smallest_leak_bytes_per_s: float | None = None  # of "no-leak": slower growth would not have been seen
+    smallest_leak_bytes_per_work: float | None = None

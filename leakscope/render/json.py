@@ -70,7 +70,9 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "class": verdict.kind.value, "confidence": verdict.confidence.value, "sentence": verdict.sentence,
         "growth_bytes": verdict.growth_bytes, "rate": _rate(verdict.rate), "hours_until_oom": verdict.hours_until_oom,
         "memory_limit_bytes": verdict.memory_limit_bytes,
-        "evidence": [{"bit": bit, "text": text} for bit, text in verdict.evidence],
+        "evidence": _evidence(verdict.evidence), "bytes_per_work": _per_work(verdict.bytes_per_work),
+        "smallest_leak_bytes_per_s": verdict.smallest_leak_bytes_per_s,
+        "smallest_leak_bytes_per_work": verdict.smallest_leak_bytes_per_work,
     }
 
 
@@ -107,8 +109,18 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "sites": [{**_place(site), "share_ratio": site.share_ratio} for site in finding.sites[:5]],
         "also_held_by": list(finding.also_held_by), "reasons": list(finding.reasons), "doubts": list(finding.doubts),
         "remedy": finding.remedy, "known": finding.known, "fingerprint": finding.fingerprint,
-        "counts": list(finding.counts),
+        "counts": list(finding.counts), "evidence": _evidence(finding.evidence), "cohorts": list(finding.cohorts),
+        "rate": _rate(finding.rate), "bytes_per_work": _per_work(finding.bytes_per_work), "unit_bytes": finding.unit_bytes,
+        "fingerprint_preimage": finding.preimage, "similar": finding.similar,
     }
+
+
+def _evidence(evidence: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"bit": bit, "text": text} for bit, text in evidence]
+
+
+def _per_work(rate: Rate | None) -> dict[str, Any] | None:
+    return None if rate is None else {"bytes_per_work": rate.bytes_per_s, "low": rate.low, "high": rate.high}
 
 
 def _path(path: Trail | None) -> list[dict[str, Any]]:
