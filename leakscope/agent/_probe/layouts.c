@@ -1,39 +1,7 @@
 /* Fields of C types that have no member descriptor: where they lie and how they are called. The twin asks getters instead: EXTRA in
  * instances.py. */
+#include "asyncio.h"
 #include "readers.h"
-
-/* Modules/_asynciomodule.c, FutureObj_HEAD and TaskObj. */
-typedef struct {
-    PyObject_HEAD
-    PyObject *loop, *callback, *context, *callbacks, *exception, *exception_tb, *result, *source_tb, *cancel_msg;
-#if AT_LEAST(14)
-    PyObject *cancelled, *awaited_by;
-    int state;
-    char is_task, awaited_by_is_set;
-    unsigned log_tb : 1, blocking : 1;
-#elif AT_LEAST(13)
-    PyObject *cancelled;
-    int state;
-    unsigned log_tb : 1, blocking : 1;
-#else
-    int state, log_tb, blocking;
-    PyObject *dict, *weakrefs;
-#if AT_LEAST(11)
-    PyObject *cancelled;
-#else
-    void *cancelled[4]; /* _PyErr_StackItem: type, value, traceback, the one before */
-#endif
-#endif
-} Future;
-
-typedef struct {
-    Future future;
-#if AT_LEAST(13)
-    unsigned must_cancel : 1, log_destroy_pending : 1;
-    int cancels_requested;
-#endif
-    PyObject *waiter, *coro;
-} Task;
 
 #define EXCEPTION(field) offsetof(PyBaseExceptionObject, field)
 
@@ -42,7 +10,7 @@ typedef struct {
     Py_ssize_t offset;
 } Field;
 
-static const Field task_fields[] = {{"_coro", offsetof(Task, coro)}, {"_fut_waiter", offsetof(Task, waiter)}};
+static const Field task_fields[] = {{"_coro", offsetof(Task, coroutine)}, {"_fut_waiter", offsetof(Task, waiter)}};
 static const Field future_fields[] = {
     {"_loop", offsetof(Future, loop)}, {"_result", offsetof(Future, result)}, {"_exception", offsetof(Future, exception)}};
 static const Field exception_fields[] = {{"args", EXCEPTION(args)}, {"__traceback__", EXCEPTION(traceback)},

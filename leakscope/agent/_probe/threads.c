@@ -4,7 +4,7 @@
  * that name and of at least that size. The twin is holders.py (ContextReader, LocalReader), threads.py (thread_names), roots.py
  * (_threads, task_label) and nodes.py (states, labels).
  */
-#include "probe.h"
+#include "asyncio.h"
 
 #include <internal/pycore_context.h>
 #include <internal/pycore_gc.h>
@@ -23,32 +23,6 @@ typedef struct {
     PyObject *args, *keywords, *weak;
     PyObject *by_thread; /* "dummies", later "localdicts": values of each thread by (up to 3.12, a weak reference to) its dummy */
 } Local;
-
-/* FutureObj and TaskObj, Modules/_asynciomodule.c */
-typedef struct {
-    PyObject_HEAD
-    PyObject *loop, *callback0, *context0, *callbacks, *exception, *exception_traceback, *result, *source_traceback, *cancel_message;
-#if AT_LEAST(13)
-    PyObject *cancelled;
-    int state; /* 0: pending */
-#else
-    int state, log_traceback, blocking;
-    PyObject *dict, *weak;
-#if AT_LEAST(11)
-    PyObject *cancelled;
-#else
-    _PyErr_StackItem cancelled;
-#endif
-#endif
-} Future;
-
-typedef struct {
-    Future future;
-#if AT_LEAST(13)
-    int cancels;
-#endif
-    PyObject *waiter, *coroutine, *name, *context;
-} Task;
 
 /* PySocketSockObject, Modules/socketmodule.h, and fileio, Modules/_io/fileio.c: both begin with a descriptor. */
 typedef struct {
