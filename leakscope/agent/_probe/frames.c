@@ -6,19 +6,11 @@
  *
  * The twin is readers.py (frame, generator), threads.py (Slots) and nodes.py (labels, states).
  */
-#include "probe.h"
+#include "frames.h"
 
 #include <internal/pycore_gc.h>
-
-#if AT_LEAST(14)
-#error "Frames of this version are not known yet."
-#elif AT_LEAST(11)
-#include <internal/pycore_frame.h>
+#if AT_LEAST(11)
 #include <opcode.h>
-typedef _PyInterpreterFrame Frame;
-#else
-#include <frameobject.h>
-typedef PyFrameObject Frame;
 #endif
 
 #define MOST_VARIABLES 4096   /* of one frame that are named (twin: _MOST_SLOTS) */
@@ -37,15 +29,6 @@ typedef struct {
 } Parts;
 
 /* --- the fields of a frame, by version ------------------------------------------------------------------------------------- */
-
-static PyCodeObject *code_of(Frame *frame)
-{
-#if AT_LEAST(13)
-    return (PyCodeObject *)frame->f_executable;
-#else
-    return frame->f_code;
-#endif
-}
 
 static PyObject **slots_of(Frame *frame)
 {
@@ -95,60 +78,24 @@ static int stack_depth(Frame *frame)
 
 static int line_of(Frame *frame)
 {
-#if AT_LEAST(13)
-    int unit = (int)(frame->instr_ptr - _PyCode_CODE(code_of(frame)));
-#elif AT_LEAST(11)
-    int unit = (int)(frame->prev_instr - _PyCode_CODE(frame->f_code));
-#else
-    int unit = frame->f_lasti;
+#if !AT_LEAST(11)
     if (frame->f_lineno != 0) /* it is being traced */
         return frame->f_lineno < 0 ? 0 : frame->f_lineno;
 #endif
-    int line = PyCode_Addr2Line(code_of(frame), unit * (int)sizeof(_Py_CODEUNIT)); /* reads tables, allocates nothing */
+    int line = PyCode_Addr2Line(code_of(frame), instruction_of(frame) * (int)sizeof(_Py_CODEUNIT)); /* reads tables, allocates nothing */
     return line < 0 ? 0 : line;
 }
 
 /* --- frames that run ------------------------------------------------------------------------------------------------------- */
 
-/* The first frame from `frame` on that has begun its code (as _PyFrame_IsIncomplete); entries of the interpreter are no frames. */
-static Frame *first_complete(Frame *frame)
-{
-#if AT_LEAST(11)
-    for (; frame != NULL; frame = frame->previous) {
-#if AT_LEAST(12)
-        if (frame->owner == FRAME_OWNED_BY_CSTACK)
-            continue;
-#endif
-#if AT_LEAST(13)
-        _Py_CODEUNIT *at = frame->instr_ptr;
-#else
-        _Py_CODEUNIT *at = frame->prev_instr;
-#endif
-        if (frame->owner == FRAME_OWNED_BY_GENERATOR || at >= _PyCode_CODE(code_of(frame)) + code_of(frame)->_co_firsttraceable)
-            break;
-    }
-#endif
-    return frame;
-}
-
 void *running_frame_of(PyThreadState *thread)
 {
-#if AT_LEAST(13)
-    return first_complete(thread->current_frame);
-#elif AT_LEAST(11)
-    return thread->cframe == NULL ? NULL : first_complete(thread->cframe->current_frame);
-#else
-    return first_complete(thread->frame);
-#endif
+    return innermost(thread);
 }
 
 void *running_frame_before(void *frame)
 {
-#if AT_LEAST(11)
-    return first_complete(((Frame *)frame)->previous);
-#else
-    return first_complete(((Frame *)frame)->f_back);
-#endif
+    return caller(frame);
 }
 
 PyFrameObject *running_frame_object(void *frame)

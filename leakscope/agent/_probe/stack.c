@@ -5,16 +5,8 @@
  * letter. Its names are copied, no reference is kept.
  *
  * Everything here is called with the sampler's lock. */
+#include "frames.h"
 #include "sample.h"
-
-#include <sys/mman.h>
-#if AT_LEAST(14)
-#include <internal/pycore_interpframe.h>
-#elif AT_LEAST(11)
-#include <internal/pycore_frame.h>
-#else
-#include <frameobject.h>
-#endif
 
 /* Frames of a stack that are kept, innermost first. */
 #define MOST_FRAMES 64
@@ -256,56 +248,6 @@ static uint32_t place_of(PyCodeObject *code, int instruction, bool *is_own)
 
 /* --- the frames of a thread ------------------------------------------------------------------------------------------------------ */
 
-#if AT_LEAST(11)
-typedef struct _PyInterpreterFrame Frame;
-
-static Frame *innermost(PyThreadState *state)
-{
-#if AT_LEAST(13)
-    return state->current_frame;
-#else
-    return state->cframe->current_frame;
-#endif
-}
-
-/* A frame that is being set up or is C code of the interpreter has no line yet (pycore_frame.h, _PyFrame_IsIncomplete). */
-static PyCodeObject *code_of(Frame *frame, int *instruction)
-{
-    if (_PyFrame_IsIncomplete(frame))
-        return NULL;
-#if AT_LEAST(13)
-    PyCodeObject *code = _PyFrame_GetCode(frame);
-#else
-    PyCodeObject *code = frame->f_code;
-#endif
-    *instruction = _PyInterpreterFrame_LASTI(frame);
-    return code;
-}
-
-static Frame *caller(Frame *frame)
-{
-    return frame->previous;
-}
-#else
-typedef PyFrameObject Frame;
-
-static Frame *innermost(PyThreadState *state)
-{
-    return state->frame;
-}
-
-static PyCodeObject *code_of(Frame *frame, int *instruction)
-{
-    *instruction = frame->f_lasti;
-    return frame->f_code;
-}
-
-static Frame *caller(Frame *frame)
-{
-    return frame->f_back;
-}
-#endif
-
 uint32_t stack_now(PyThreadState *state, bool *is_own)
 {
     uint32_t places[MOST_FRAMES], count = 0, node = NO_STACK;
@@ -313,11 +255,7 @@ uint32_t stack_now(PyThreadState *state, bool *is_own)
     if (state == NULL)
         return NATIVE_STACK;
     for (Frame *frame = innermost(state); frame != NULL && count < MOST_FRAMES; frame = caller(frame)) {
-        int instruction;
-        PyCodeObject *code = code_of(frame, &instruction);
-        if (code == NULL)
-            continue;
-        places[count] = place_of(code, instruction, is_own);
+        places[count] = place_of(code_of(frame), instruction_of(frame), is_own);
         if (*is_own)
             return NO_STACK;
         if (places[count] == UINT32_MAX)
