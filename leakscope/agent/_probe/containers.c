@@ -1,5 +1,6 @@
 /* Readers of dict, list, tuple, set, frozenset, deque and their subclasses, and the types that hold nothing. The twin: Readers
- * in readers.py, ContainerReader in holders.py. Structures: Objects/dictobject.c, Modules/_collectionsmodule.c. */
+ * in readers.py, ContainerReader in holders.py. Structures: Objects/dictobject.c. */
+#include "deque.h"
 #include "readers.h"
 
 /* --- the entries of a dict --- */
@@ -234,31 +235,16 @@ static uint32_t length_of_set(PyObject *thing)
     return (uint32_t)((PySetObject *)thing)->used;
 }
 
-/* Modules/_collectionsmodule.c: the same from 3.10 on, as far as it is needed here. */
-#define BLOCK_ITEMS 64
-typedef struct Block {
-    struct Block *left;
-    PyObject *items[BLOCK_ITEMS];
-    struct Block *right;
-} Block;
-typedef struct {
-    PyObject_VAR_HEAD
-    Block *leftblock, *rightblock;
-    Py_ssize_t leftindex, rightindex;
-    size_t state;
-    Py_ssize_t maxlen; /* -1: none */
-} Deque;
-
 static void read_deque(TypeInfo *info, PyObject *thing)
 {
     Deque *deque = (Deque *)thing;
     if (deque->maxlen >= 0)
         bound(thing, deque->maxlen, "maxlen");
-    Block *block = deque->leftblock;
+    DequeBlock *block = deque->leftblock;
     Py_ssize_t index = deque->leftindex;
     for (Py_ssize_t place = 0; place < Py_SIZE(thing) && block != NULL; place++) {
         edge(block->items[index], LABEL(EDGE_INDEX, place));
-        if (++index == BLOCK_ITEMS) {
+        if (++index == DEQUE_BLOCK_ITEMS) {
             index = 0;
             block = block->right;
         }
@@ -366,7 +352,7 @@ static void read_derived(TypeInfo *info, PyObject *thing)
 
 /* --- types --- */
 
-static PyTypeObject *deque_type(void)
+PyTypeObject *deque_type(void)
 {
     PyObject *space = space_of_module("_collections");
     PyObject *found = space == NULL ? NULL : dict_get(space, "deque");

@@ -1,6 +1,7 @@
 /* How large objects are: what sys.getsizeof says, computed from their fields, for a call of __sizeof__ would make an int; and inline
  * attributes, which sys.getsizeof leaves out (walk.py, _inline_size). Whose __sizeof__ counts is decided by the MRO, as the
  * interpreter does. */
+#include "deque.h"
 #include "engine.h"
 #include "readers.h"
 
@@ -9,15 +10,8 @@
 #include <internal/pycore_long.h>
 #endif
 
-/* As far as sizes need them: Modules/_collectionsmodule.c, Objects/odictobject.c, Modules/arraymodule.c, Modules/_io/bytesio.c and
+/* As far as sizes need them: Objects/odictobject.c, Modules/arraymodule.c, Modules/_io/bytesio.c and
  * bufferedio.c, Modules/_elementtree.c, Modules/_struct.c. */
-typedef struct {
-    PyObject_VAR_HEAD
-    void *leftblock, *rightblock;
-    Py_ssize_t leftindex;
-} Deque;
-enum { DEQUE_BLOCK_ITEMS = 64, DEQUE_BLOCK_BYTES = (DEQUE_BLOCK_ITEMS + 2) * sizeof(void *) };
-
 typedef struct {
     PyDictObject dict;
     void *first, *last, **table;
@@ -120,7 +114,7 @@ static uint64_t size_set(TypeInfo *info, PyObject *thing)
 static uint64_t size_deque(TypeInfo *info, PyObject *thing)
 {
     uint64_t items = (uint64_t)(((Deque *)thing)->leftindex + Py_SIZE(thing));
-    return info->fixed_bytes + (items + DEQUE_BLOCK_ITEMS - 1) / DEQUE_BLOCK_ITEMS * DEQUE_BLOCK_BYTES;
+    return info->fixed_bytes + (items + DEQUE_BLOCK_ITEMS - 1) / DEQUE_BLOCK_ITEMS * sizeof(DequeBlock);
 }
 
 static uint64_t size_bytearray(TypeInfo *info, PyObject *thing)

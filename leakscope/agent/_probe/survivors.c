@@ -1,4 +1,5 @@
 /* What a walk writes of the sampled blocks that live: the object that each is, or is the body of, and the sites. */
+#include "deque.h"
 #include "sample.h"
 
 #include <stdio.h>
@@ -191,30 +192,11 @@ static void body_of_instance(PyObject *thing, uint32_t row)
 }
 #endif
 
-/* Modules/_collectionsmodule.c */
-typedef struct DequeBlock {
-    struct DequeBlock *left;
-    PyObject *items[64];
-    struct DequeBlock *right;
-} DequeBlock;
-typedef struct {
-    PyObject_VAR_HEAD
-    DequeBlock *left, *right;
-} Deque;
-
 static void bodies_of_deque(PyObject *thing, uint32_t row)
 {
     const Deque *deque = (Deque *)thing;
-    for (const DequeBlock *block = deque->left; block != NULL; block = block == deque->right ? NULL : block->right)
+    for (const DequeBlock *block = deque->leftblock; block != NULL; block = block == deque->rightblock ? NULL : block->right)
         body(block, row);
-}
-
-static bool is_deque(PyTypeObject *type)
-{
-    PyObject *space = space_of_module("_collections");
-    PyObject *deque = space == NULL ? NULL : dict_get(space, "deque");
-    return deque != NULL && PyType_Check(deque) && strcmp(((PyTypeObject *)deque)->tp_name, "collections.deque") == 0
-           && has_base(type, (PyTypeObject *)deque);
 }
 
 void take_bodies(TypeInfo *info)
@@ -234,7 +216,7 @@ void take_bodies(TypeInfo *info)
         info->bodies = body_of_set;
     else if (has_base(type, &PyByteArray_Type))
         info->bodies = body_of_bytearray;
-    else if (is_deque(type))
+    else if (has_base(type, deque_type()))
         info->bodies = bodies_of_deque;
 #if AT_LEAST(11) && !AT_LEAST(13)
     else if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT)
