@@ -1,6 +1,7 @@
 /* Memory from mmap: growing arrays, tables of numbers, rows by address, an arena. Nothing here calls malloc.
  *
- * By system calls: what stands in front of the C library's mmap (preload.c) has locks, and in a forked child nobody gives them. */
+ * By system calls: what stands in front of the C library's mmap (preload.c) has locks, which nobody gives in a forked child; and it would
+ * ask for the stack of a thread that holds the sampler's lock. */
 #include "engine.h"
 
 #include <sys/mman.h>
@@ -15,33 +16,50 @@
 
 static size_t in_use, peak, limit;
 
-/* NULL: there is none. */
-static void *pages_take(size_t bytes)
-{
-    if (limit && in_use + bytes > limit) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    long pages = syscall(SYS_mmap, NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
-    if (pages == -1)
-        return NULL;
-    in_use += bytes;
-    if (in_use > peak)
-        peak = in_use;
-    return (void *)pages;
-}
-
-static void pages_give(void *pages, size_t bytes)
-{
-    if (pages != NULL) {
-        syscall(SYS_munmap, pages, bytes);
-        in_use -= bytes;
-    }
-}
-
 static size_t whole_pages(size_t bytes)
 {
     return (bytes + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
+}
+
+void *pages_resize(void *old, size_t old_bytes, size_t new_bytes)
+{
+    long pages;
+    if (old == NULL || old_bytes == 0)
+        pages = syscall(SYS_mmap, NULL, whole_pages(new_bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
+    else
+        pages = syscall(SYS_mremap, old, whole_pages(old_bytes), whole_pages(new_bytes), MREMAP_MAYMOVE); /* moves pages, copies nothing */
+    return pages == -1 ? NULL : (void *)pages;
+}
+
+void pages_free(void *pages, size_t bytes)
+{
+    if (pages != NULL && bytes > 0)
+        syscall(SYS_munmap, pages, whole_pages(bytes));
+}
+
+/* --- what a walk holds: counted, and within its bound. Bytes are of whole pages --- */
+
+static void *held_resize(void *old, size_t old_bytes, size_t new_bytes)
+{
+    if (limit && in_use - old_bytes + new_bytes > limit)
+        return NULL;
+    void *pages = pages_resize(old, old_bytes, new_bytes);
+    if (pages != NULL) {
+        in_use += new_bytes - old_bytes;
+        peak = in_use > peak ? in_use : peak;
+    }
+    return pages;
+}
+
+static void *held_take(size_t bytes)
+{
+    return held_resize(NULL, 0, bytes);
+}
+
+static void held_give(void *pages, size_t bytes)
+{
+    pages_free(pages, bytes);
+    in_use -= pages == NULL ? 0 : bytes;
 }
 
 void memory_limit(uint64_t bytes)
@@ -77,19 +95,7 @@ bool vector_room(Vector *vector, size_t count)
     if (wanted < vector->room + vector->room / 2)
         wanted = vector->room + vector->room / 2;
     size_t bytes = whole_pages(wanted * vector->item_bytes);
-    void *items;
-    if (vector->items == NULL) {
-        items = pages_take(bytes);
-    } else if (limit && in_use + bytes - before > limit) {
-        items = NULL;
-    } else {
-        long moved = syscall(SYS_mremap, vector->items, before, bytes, MREMAP_MAYMOVE); /* moves pages, copies nothing */
-        items = moved == -1 ? NULL : (void *)moved;
-        if (items != NULL) {
-            in_use += bytes - before;
-            peak = in_use > peak ? in_use : peak;
-        }
-    }
+    void *items = held_resize(vector->items, before, bytes);
     if (items == NULL)
         return false;
     vector->items = items;
@@ -108,7 +114,7 @@ void *vector_add(Vector *vector, size_t count)
 
 void vector_close(Vector *vector)
 {
-    pages_give(vector->items, whole_pages(vector->room * vector->item_bytes));
+    held_give(vector->items, whole_pages(vector->room * vector->item_bytes));
     vector_open(vector, vector->item_bytes);
 }
 
@@ -144,7 +150,7 @@ static void table_grow(Table *table)
 {
     Table old = *table;
     table->room = old.room ? old.room * 2 : 256;
-    table->keys = pages_take(whole_pages(table->room * 16));
+    table->keys = held_take(whole_pages(table->room * 16));
     if (table->keys == NULL) {
         *table = old;
         walk_fail(ENOMEM, "memory");
@@ -154,7 +160,7 @@ static void table_grow(Table *table)
     for (size_t place = 0; place < old.room; place++)
         if (old.keys[place])
             table_set(table, old.keys[place], old.values[place]);
-    pages_give(old.keys, whole_pages(old.room * 16));
+    held_give(old.keys, whole_pages(old.room * 16));
 }
 
 void table_set(Table *table, uint64_t key, uint64_t value)
@@ -172,7 +178,7 @@ void table_set(Table *table, uint64_t key, uint64_t value)
 
 void table_close(Table *table)
 {
-    pages_give(table->keys, whole_pages(table->room * 16));
+    held_give(table->keys, whole_pages(table->room * 16));
     table_open(table);
 }
 
@@ -192,7 +198,7 @@ static void *block_take(Block **blocks, size_t bytes, size_t align)
     if (block == NULL || start + bytes > block->bytes) {
         size_t room = whole_pages(bytes + align + sizeof(Block));
         room = room < BLOCK_BYTES ? BLOCK_BYTES : room;
-        block = pages_take(room);
+        block = held_take(room);
         if (block == NULL)
             walk_fail(ENOMEM, "memory");
         *block = (Block){*blocks, room, sizeof(Block)};
@@ -207,7 +213,7 @@ static void blocks_close(Block **blocks)
 {
     while (*blocks != NULL) {
         Block *next = (*blocks)->next;
-        pages_give(*blocks, (*blocks)->bytes);
+        held_give(*blocks, (*blocks)->bytes);
         *blocks = next;
     }
 }

@@ -33,6 +33,10 @@
 
 /* --- memory.c: memory from mmap ------------------------------------------------------------------------------------------ */
 
+/* Whole pages, whatever is asked for; nobody counts them. The rest of this part is what a walk holds, and may hold. */
+void *pages_resize(void *old, size_t old_bytes, size_t new_bytes); /* zeroed where new; NULL: no memory, `old` stays */
+void pages_free(void *pages, size_t bytes);
+
 /* A growing array. Its memory moves when it grows. */
 typedef struct {
     void *items;

@@ -81,17 +81,13 @@ INLINE bool is_hit(size_t bytes)
 bool sample_open(Sample *sample, bool has_gil, size_t bytes);
 void sample_add(const Sample *sample);                   /* a block that lives from now on */
 bool sample_remove(const void *block, Sample *removed);  /* it is freed, or moves; false: it was no sample */
-bool lock_take(void); /* false: this thread has it, around a fork */
+bool lock_take(void); /* sample_lock.c. false: this thread has it, around a fork */
 void lock_give(void);
 Sample *samples_copy(size_t *count, size_t *bytes); /* with the lock: for pages_free(); NULL: off, or no memory */
 int64_t samples_started_ns(void);
 bool samples_are_on(void);
 bool sample_is_on(void);
 PyObject *sample_live(PyObject *module, PyObject *unused); /* sample_live.c */
-
-/* --- memory of the sampler: mmap within its own bound --- */
-void *pages_resize(void *old, size_t old_bytes, size_t new_bytes); /* zeroed where new; NULL: no memory, `old` stays */
-void pages_free(void *pages, size_t bytes);
 
 /* --- stack.c --- */
 #define NO_STACK 0u     /* no Python frame */
