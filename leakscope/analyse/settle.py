@@ -1,0 +1,142 @@
+"""What stays when the load pauses: which snapshots were taken in a pause, and how much of a growth outlives it.
+
+MemLab's settle check (facebook/memlab): what is under way when one looks is no leak, and it is gone once the program has had
+nothing to do for a while. Its cut-offs are used here: under 0.1 of the growth left, it was under way; over 0.5, it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from leakscope.analyse import layers
+
+Sample = dict[str, Any]
+
+GONE, STAYS = 0.1, 0.5  # MemLab's settle check
+NATURAL_PAUSE_S = 10.0  # a pause nobody asked for counts from this length; ours: keep-alive and timers are over by then
+REST_S = 3.0  # a snapshot in such a pause is one of it from this long after its beginning; ours
+QUIET_CPU = 0.03  # of one core: a server that waits takes less, with its timers; ours (as agent/quiet.py)
+QUIET_BLOCKS_PER_S = 20  # ours: a program that waits allocates nothing that stays
+LEAST_GROWTH_SHARE = 0.25  # of all its growth a pile must have before the pause, else the pause says nothing of it; ours
+
+
+class Rung(NamedTuple):
+    """A snapshot in a pause. `position`: among the snapshots given; `is_natural`: nobody asked for the pause."""
+
+    position: int
+    t_s: float
+    quiet_s: float
+    is_collected: bool
+    is_natural: bool
+
+
+class Settled(NamedTuple):
+    """The pauses that have a snapshot, in time order."""
+
+    rungs: tuple[Rung, ...]
+
+    @property
+    def last(self) -> Rung:
+        """The newest."""
+        return self.rungs[-1]
+
+
+def settle_of(snapshots: Sequence[Mapping[str, Any]], timeline: Sequence[Sample]) -> Settled | None:
+    """Return which of the snapshots (done.json, in time order) were taken in a pause; None if none was.
+
+    One of kind "settle" was; another is one where the timeline shows a pause of NATURAL_PAUSE_S around it.
+    """
+    pauses = quiet_stretches(timeline)
+    rungs = [rung for position, done in enumerate(snapshots) if (rung := _rung(position, done, pauses))]
+    return Settled(tuple(rungs)) if rungs else None
+
+
+def _rung(position: int, done: Mapping[str, Any], pauses: Sequence[layers.Window]) -> Rung | None:
+    t_s = float(done.get("t_ns", 0)) / 1e9
+    if done.get("kind") == "settle":
+        settle = done.get("settle") or {}
+        return Rung(position, t_s, float(settle.get("quiet_s", 0.0)), bool(settle.get("collected")), False)
+    if done.get("kind") == "exit":
+        return None
+    pause = next((each for each in pauses if each.start_s + REST_S <= t_s <= each.end_s), None)
+    if pause is None or pause.length_s < NATURAL_PAUSE_S:
+        return None
+    return Rung(position, t_s, t_s - pause.start_s, False, True)
+
+
+def surviving_share(counts: Sequence[float], settled: Settled | None) -> float | None:
+    """Return which part of a growth before the last pause is still there in it: 0 all gone, 1 all of it, at most 1.
+
+    Args:
+        counts: objects or bytes in each snapshot, of the same snapshots as given to `settle_of`.
+
+    None where there was no pause, or too little had grown before it. An earlier pause is the level to grow from if there is
+    one: there nothing was under way.
+    """
+    if settled is None:
+        return None
+    pauses = {rung.position for rung in settled.rungs}
+    for rung in reversed(settled.rungs):
+        share = _share_at(counts, rung.position, pauses)
+        if share is not None:
+            return share
+    return None
+
+
+def _share_at(counts: Sequence[float], position: int, pauses: set[int]) -> float | None:
+    """The same for one snapshot in a pause."""
+    before = [number for number in range(min(position, len(counts))) if number not in pauses]
+    if position >= len(counts) or not before:
+        return None
+    first = next((counts[number] for number in range(before[-1]) if number in pauses), counts[0])
+    grown = counts[before[-1]] - first
+    if grown <= 0 or grown < LEAST_GROWTH_SHARE * (max(counts) - first):
+        return None
+    return min(1.0, max(0.0, (counts[position] - first) / grown))
+
+
+def longest_quiet_s(timeline: Sequence[Sample]) -> float:
+    """Return the length of the longest pause in seconds."""
+    return max((each.length_s for each in quiet_stretches(timeline)), default=0.0)
+
+
+def quiet_stretches(timeline: Sequence[Sample]) -> list[layers.Window]:
+    """Return when the program had nothing to do: hardly any processor time, no work, nothing new under way or allocated.
+
+    Empty where the timeline does not have the processor time (`cpu_ns`).
+    """
+    found: list[layers.Window] = []
+    start: Sample | None = None
+    before: Sample | None = None
+    for row in timeline:
+        if row.get("cpu_ns") is None:
+            continue
+        if before is None or start is None or not _is_quiet(start, before, row):
+            _close(found, start, before)
+            start = row
+        before = row
+    _close(found, start, before)
+    return found
+
+
+def _close(found: list[layers.Window], start: Sample | None, end: Sample | None) -> None:
+    if start is not None and end is not None and end["t_ns"] > start["t_ns"]:
+        found.append(layers.Window(start["t_ns"] / 1e9, end["t_ns"] / 1e9))
+
+
+def _is_quiet(start: Sample, before: Sample, row: Sample) -> bool:
+    """True if nothing happened between two rows, and nothing has come up since the pause began."""
+    elapsed_ns = row["t_ns"] - before["t_ns"]
+    if row["cpu_ns"] - before["cpu_ns"] > max(QUIET_CPU * elapsed_ns, _BLINK_NS):
+        return False
+    if row["cpu_ns"] - start["cpu_ns"] > QUIET_CPU * (row["t_ns"] - start["t_ns"]) + _BLINK_NS:
+        return False
+    if any(row.get(name) != before.get(name) for name in ("work_count", "inflight_count")):
+        return False
+    more = row.get("py_blocks", 0) - start.get("py_blocks", 0)
+    return bool(more <= _FEW_BLOCKS + QUIET_BLOCKS_PER_S * (row["t_ns"] - start["t_ns"]) / 1e9)
+
+
+_BLINK_NS = 10_000_000  # a timer that fires is no load; ours: a scrape of metrics takes this long
+_FEW_BLOCKS = 200  # ours
