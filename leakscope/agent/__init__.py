@@ -84,7 +84,7 @@ def _load_privately():
     sys.path[:] = [entry for entry in before if entry == library or entry == os.path.join(library, "lib-dynload")
                    or entry.endswith(".zip")] or before
     try:
-        for name in ("recorder", "walk", "probe", "sites", "devices", "native", "children"):
+        for name in ("recorder", "walk", "probe", "sites", "devices", "native", "allocators", "outside", "children"):
             try:
                 __import__(f"{__name__}.{name}")
             except ImportError:
@@ -180,6 +180,7 @@ def _born():
         parent.timeline.end()
         if not parent.options.get("follow", True):
             parent.sampler.close()
+            parent.timeline.close()
             return
         from .recorder import Recorder
 

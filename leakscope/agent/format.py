@@ -66,6 +66,7 @@ SESSION_FIELDS = (
 SAMPLE_COLUMNS = (
     "t_ns",
     "rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "file_bytes", "shmem_bytes", "swap_bytes",
+    "pss_anon_bytes", "pss_file_bytes", "pss_shmem_bytes",  # the parts of pss_bytes
     "page_faults_minor", "page_faults_major",
     "cgroup_bytes", "cgroup_limit_bytes", "cgroup_inactive_file_bytes",
     "py_blocks",  # sys.getallocatedblocks()
@@ -73,6 +74,11 @@ SAMPLE_COLUMNS = (
     "malloc_free_bytes",  # mallinfo2: fordblks
     "malloc_mmapped_bytes",  # mallinfo2: hblkhd, already part of malloc_used_bytes
     "malloc_arena_bytes",  # mallinfo2: arena
+    "malloc_arenas",  # glibc's arenas: the main one, and those of threads
+    "arena_bytes", "arena_used_bytes",  # pymalloc's arenas: what they take, and what of it is blocks in use
+    "arena_pools", "arena_sparse_pools",  # pools of them with any block in use; with less than a quarter of their bytes
+    "children", "children_ended",  # direct child processes; those of them that have ended and were not waited for
+    "shared_files", "shared_file_bytes",  # files in /dev/shm that this user made since the process came up
     "gc_count0", "gc_count1", "gc_count2",
     "gc_collections", "gc_collections2",  # all generations; the oldest alone
     "gc_collected", "gc_uncollectable", "gc_pause_ns",  # totals so far; the pause is the agent's callback clock

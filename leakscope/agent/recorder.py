@@ -146,6 +146,7 @@ class Recorder:
             self.files.write(fmt.EXIT_FILE, {"t_ns": time.monotonic_ns() - self.started_ns, "reason": reason})
         self.timeline.end()
         self.sampler.close()
+        self.timeline.close()
         self.windows.close()
 
     def leave(self):
@@ -155,6 +156,7 @@ class Recorder:
         self.snapshots.give_up()
         self.timeline.end()
         self.sampler.close()
+        self.timeline.close()
         self.windows.close()
 
     # --- the thread ---

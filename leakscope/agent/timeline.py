@@ -10,7 +10,7 @@ import os
 import sys
 from time import monotonic_ns, thread_time_ns
 
-from . import classes, devices, native
+from . import allocators, classes, devices, native, outside
 from .limits import ControlGroup, kilobytes
 from .thread import read_small
 
@@ -81,6 +81,7 @@ class Timeline:
         self.own_threads = 0
         self.is_shared = False  # while a child of ours has all pages too, nothing is the process's own, and half is its part
         read_allocator = native.allocator_reader()
+        self._arenas = allocators.Arenas(note)
         self.gauges = [
             Gauge("status", _read_status),
             Gauge("stat", self._read_stat),
@@ -92,12 +93,16 @@ class Timeline:
             Gauge("descriptors", _read_descriptors, spacing_ns=_SECOND // 2),
             Gauge("tasks", _read_tasks),
             Gauge("tracemalloc", _read_tracemalloc),
+            Gauge("arenas", self._arenas.read, spacing_ns=_SECOND // 2),
             Gauge("devices", devices.read, spacing_ns=_SECOND // 2),
+            Gauge("children", self._read_children, spacing_ns=_SECOND // 2),
+            Gauge("shared memory", outside.SharedFiles().read, spacing_ns=_SECOND // 2),
         ]
         if read_allocator is None:
             note("The C library has no mallinfo2 (glibc 2.33 or later): native memory is not divided into used and free.")
         else:
             self.gauges.append(Gauge("allocator", lambda row: row.update(read_allocator()), spacing_ns=_SECOND // 2))
+            self.gauges.append(Gauge("malloc arenas", allocators.read_malloc_arenas, spacing_ns=_SECOND))
 
     def begin(self):
         """Start to clock the collector's pauses."""
@@ -110,6 +115,10 @@ class Timeline:
             if callback is self.clock:
                 del gc.callbacks[position]
                 break
+
+    def close(self):
+        """Take what counts out of the allocators: nobody will ask any more."""
+        self._arenas.close()
 
     def interval_s(self):
         """Return the seconds from one row to the next: a short program is seen closely, a server writes 1 a second."""
@@ -140,6 +149,14 @@ class Timeline:
         text = read_small("/proc/self/smaps_rollup")
         row["pss_bytes"] = kilobytes(text, b"Pss:")
         row["uss_bytes"] = kilobytes(text, b"Private_Clean:") + kilobytes(text, b"Private_Dirty:")
+        for column, name in _PARTS:
+            value = kilobytes(text, name)  # Linux 5.3 and later
+            if value is not None:
+                row[column] = value
+
+    def _read_children(self, row):
+        if not self.is_shared:  # else one of them is ours
+            outside.read_children(row)
 
     def _read_collector(self, row):
         row["gc_count0"], row["gc_count1"], row["gc_count2"] = gc.get_count()
@@ -154,6 +171,7 @@ class Timeline:
 _STATUS = (("rss_bytes", b"VmRSS:"), ("anon_bytes", b"RssAnon:"), ("file_bytes", b"RssFile:"), ("shmem_bytes",
 b"RssShmem:"),
            ("swap_bytes", b"VmSwap:"))
+_PARTS = (("pss_anon_bytes", b"Pss_Anon:"), ("pss_file_bytes", b"Pss_File:"), ("pss_shmem_bytes", b"Pss_Shmem:"))
 
 
 def _read_status(row):

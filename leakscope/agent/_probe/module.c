@@ -11,7 +11,8 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__probe(void)
 {
-    PyMethodDef *const tables[] = {walk_methods, snapshot_methods, sample_methods, name_methods, torch_methods, native_methods};
+    PyMethodDef *const tables[] = {walk_methods,  snapshot_methods, sample_methods, name_methods,
+                                   torch_methods, native_methods,   arena_methods};
     size_t count = 0;
     for (size_t table = 0; table < sizeof tables / sizeof *tables; table++)
         for (PyMethodDef *method = tables[table]; method->ml_name != NULL && count + 1 < MOST_METHODS; method++)

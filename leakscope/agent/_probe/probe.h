@@ -280,6 +280,7 @@ void samples_after_fork(void);
 uint64_t snapshot_dirtied_bytes(void); /* what the forked child has cost in memory so far; asked once, before done.json is written */
 
 /* Each file that has a face in Python answers a table of methods for module.c. */
-extern PyMethodDef walk_methods[], snapshot_methods[], sample_methods[], name_methods[], torch_methods[], native_methods[];
+extern PyMethodDef walk_methods[], snapshot_methods[], sample_methods[], name_methods[], torch_methods[], native_methods[],
+    arena_methods[];
 
 #endif
