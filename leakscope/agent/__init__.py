@@ -8,6 +8,7 @@ import _thread
 import atexit
 import os
 import sys
+import time as _time
 
 _recorder = None
 _is_prepared = False
@@ -15,6 +16,7 @@ _paused = None
 _resumes_later = False
 _main_thread = _thread.get_ident()
 _RESUME = f"__import__({__name__!r})._resume()".encode()
+_COLLECT = f"__import__({__name__!r})._collect()".encode()
 
 
 def start(boot):
@@ -34,7 +36,7 @@ def start(boot):
         _prepare(boot, options.get("follow", True))
         from .recorder import Recorder
 
-        recorder = Recorder(options, boot)
+        recorder = Recorder(options, boot, soon=_soon_collecting(options))
         if not recorder.open():
             return False
         _recorder = recorder
@@ -52,6 +54,32 @@ def snapshot():
     except Exception as error:
         _note(f"The snapshot asked for was not taken: {type(error).__name__}.")
         return None
+
+
+def tick(count=1):
+    """Count units of work that the program says it has done (leakscope.tick)."""
+    recorder = _recorder
+    try:
+        if recorder is not None:
+            recorder.ticks.add(count)
+    except Exception:  # a count that is none
+        pass
+
+
+def settle(seconds, collect=False):
+    """Sleep in this thread, collect here if asked to, and take a snapshot of what is left (leakscope.settle)."""
+    recorder = _recorder
+    if recorder is None:
+        return
+    if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:
+        _note(f"leakscope.settle() was given a {type(seconds).__name__} that is no number of seconds, so nothing was done.")
+        return
+    before_ns = recorder.timeline.cpu_ns()
+    _time.sleep(seconds)  # what a handler of a signal raises meanwhile is the program's
+    try:
+        recorder.settle.now(seconds, collect is True, recorder.timeline.cpu_ns() - before_ns)
+    except Exception as error:
+        _note(f"The snapshot of leakscope.settle() was not taken: {type(error).__name__}.")
 
 
 def stop(reason="stopped"):
@@ -108,6 +136,22 @@ def _prepare(boot, is_following):
     atexit.register(_at_exit)
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_born)
     _resume_later()
+
+
+def _soon_collecting(options):
+    """Return what lets the main thread collect soon, None where nobody wants that or it cannot be."""
+    from . import native
+
+    return native.soon_caller(_COLLECT) if options.get("settle_collect") else None
+
+
+def _collect():
+    try:
+        recorder = _recorder
+        if recorder is not None:
+            recorder.settle.collect()
+    except Exception:
+        pass
 
 
 def _resume_later():
@@ -184,7 +228,7 @@ def _born():
             return
         from .recorder import Recorder
 
-        _recorder = Recorder(parent.options, parent.boot, role="fork", parent=parent.pid)
+        _recorder = Recorder(parent.options, parent.boot, role="fork", parent=parent.pid, soon=_soon_collecting(parent.options))
         _recorder.begin()
     except Exception:
         pass

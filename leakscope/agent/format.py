@@ -51,15 +51,17 @@ SESSION_FIELDS = (
 )
 
 # boot/options.json, written by the host, read by the agent:
-#   session (absolute path), started_monotonic_ns, every_s (null: the ladder chooses), warmup_s (null: chosen), settle_s,
-#   duration_s (null: to the end; after it one last snapshot of kind "exit" and no more recording, the target goes on),
-#   max_disk_bytes, max_memory_bytes, sites ("off" | "tracemalloc" | "tracemalloc:FRAMES" | "sampled"), redact
-#   ("structure"), follow (bool), keep_snapshots (5), native (bool: --native)
+#   session (absolute path), started_monotonic_ns, every_s (null: the ladder chooses), warmup_s (null: chosen),
+#   settle_s (null: no settle step), settle_collect (bool: collect garbage in it), duration_s (null: to the end; after it one
+#   last snapshot of kind "exit" and no more recording, the target goes on), max_disk_bytes, max_memory_bytes, sites ("off" |
+#   "tracemalloc" | "tracemalloc:FRAMES" | "sampled"), redact ("structure"), follow (bool), keep_snapshots (5),
+#   native (bool: --native)
 
 # process.json:
 #   format, pid, parent, role ("main" | "fork" | "spawn" | "exec"), python ("3.11.7"), implementation, platform, argv (masked),
 #   started_ns (t_ns of the agent's start), start_ticks (kernel start time, tells exec from a pid used again), own_thread_names,
-#   sites, walk ("python" | "native"), why_not_native (a sentence; absent when native), modules_count
+#   sites, walk ("python" | "native"), why_not_native (a sentence; absent when native), modules_count, work_sources (list of
+#   str such as "leakscope.tick", "uvicorn requests": what work_count adds up; written again when it changes)
 # exit.json: t_ns, reason ("exit" | "duration" | "stopped")
 
 # One sample of timeline.jsonl: t_ns, then what could be measured. A column that was not measured is absent, never 0.
@@ -84,6 +86,9 @@ SAMPLE_COLUMNS = (
     "gc_collected", "gc_uncollectable", "gc_pause_ns",  # totals so far; the pause is the agent's callback clock
     "threads", "fds", "tasks",
     "modules",  # len(sys.modules): says when importing has ended
+    "cpu_ns",  # processor time of the process so far, without the agent's thread
+    "work_count",  # units of work done so far (work_sources of process.json); absent where nothing counts
+    "inflight_count",  # units under way, where whoever counts says so
     "tracemalloc_bytes", "tracemalloc_overhead_bytes",  # only while a window is open
     # per device ordinal N, only when the target has initialised torch.cuda:
     #   cudaN_allocated_bytes, cudaN_reserved_bytes, cudaN_active_bytes, cudaN_inactive_split_bytes,
@@ -168,11 +173,12 @@ IMMORTAL = 0xFFFFFFFF
 #            of the same tracemalloc window, largest first; empty when nothing was traced
 #
 # done.json of a snapshot:
-#   format, index, t_ns, kind ("ladder" | "manual" | "limit" | "exit"), method ("in-place" | "fork"), walk ("python" |
-#   "native"), pause_ns (how long the target stood still), node_count, edge_count, root_count, agent_bytes, excluded_count,
-#   sample (a timeline row of that moment), gc {"enabled", "thresholds", "counts", "freeze_count", "uncollectable_count"},
-#   notes (list of sentences); the native walk adds walk_ns (until all was written) and, when forked, dirtied_bytes
-#   (Private_Dirty of the child at its end)
+#   format, index, t_ns, kind ("ladder" | "manual" | "limit" | "settle" | "exit"), method ("in-place" | "fork"),
+#   walk ("python" | "native"), pause_ns (how long the target stood still), node_count, edge_count, root_count, agent_bytes,
+#   excluded_count, sample (a timeline row of that moment), gc {"enabled", "thresholds", "counts", "freeze_count",
+#   "uncollectable_count"}, notes (list of sentences); of kind "settle": settle {"quiet_s": how long the program had nothing to
+#   do before, 0 if it was busy; "collected": whether garbage was collected then}; the native walk adds walk_ns (until all was
+#   written) and, when forked, dirtied_bytes (Private_Dirty of the child at its end)
 #
 # columns.pack of a snapshot (heap/packing.py), which the host makes of the raw files when it has time. A reader prefers it:
 #   PACK_MAGIC, u8 length of the header, the header (JSON), then the blocks (zlib streams) in the order the header names them.
@@ -186,6 +192,25 @@ IMMORTAL = 0xFFFFFFFF
 # native.json of a snapshot, only with --native: {"mean_bytes", "sites": [{"native": [[module, symbol or "", offset in the
 #   module], ...] innermost first, "python": [[file, line, function], ...] innermost first, "bytes", "count"}]}: unbiased
 #   estimates of what malloc, calloc, realloc, memalign and mmap gave and nobody has freed
+
+# --- a pause of the load ----------------------------------------------------------------------------------------------
+QUIET_CPU = 0.03  # of one core: a server that waits takes less, with its timers; ours
+BLINK_NS = 10_000_000  # a timer that fires is no load: a scrape of metrics takes this long; ours
+QUIET_BLOCKS, QUIET_BLOCKS_PER_S = 200, 20  # more than so many new blocks are work that goes on; ours
+
+
+def is_quiet(start, before, row):
+    """Return whether the program had nothing to do up to the sample `row`, since the sample `before`, while a pause that began
+    at the sample `start` lasts: hardly any processor time, no work done, nothing new under way, nothing new that stays."""
+    elapsed_ns = row["t_ns"] - start["t_ns"]
+    if row["cpu_ns"] - before["cpu_ns"] > max(QUIET_CPU * (row["t_ns"] - before["t_ns"]), BLINK_NS):
+        return False
+    if row["cpu_ns"] - start["cpu_ns"] > QUIET_CPU * elapsed_ns + BLINK_NS:
+        return False
+    for name in ("work_count", "inflight_count"):
+        if row.get(name) != before.get(name) and row.get(name) is not None:
+            return False
+    return row.get("py_blocks", 0) - start.get("py_blocks", 0) <= QUIET_BLOCKS + QUIET_BLOCKS_PER_S * elapsed_ns / 1e9
 
 
 def edge_label(kind, value=0):

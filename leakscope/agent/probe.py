@@ -42,7 +42,8 @@ def why_not():
     return _why_not
 
 
-def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None, max_bytes=0, deadline_ns=0):
+def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None, max_bytes=0, deadline_ns=0,
+         more=None):
     """Write one snapshot as walk.take does, with the same arguments and result.
 
     `tracer` is not asked: the sites of tracemalloc are those of the Python walk. `max_bytes`: the most that the walk may
@@ -50,7 +51,7 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), 
     """
     if go_on is not None:
         go_on(0)
-    begun, given = order(folder, index, kind, t_ns, "in-place", own, sample, notes, max_bytes, deadline_ns)
+    begun, given = order(folder, index, kind, t_ns, "in-place", own, sample, notes, max_bytes, deadline_ns, more)
     made = not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
     result = _probe.walk(*given)
@@ -62,12 +63,12 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), 
     return begun
 
 
-def fork(folder, index, kind, t_ns, own=(), sample=None, notes=(), max_bytes=0, deadline_ns=0):
+def fork(folder, index, kind, t_ns, own=(), sample=None, notes=(), max_bytes=0, deadline_ns=0, more=None):
     """Let a forked child write the snapshot, done.json too; return (its pid, how many nanoseconds the target stood still).
 
     Raises OSError where the system gives no child or the folder cannot be made. One at a time; `forked` fetches it.
     """
-    _begun, given = order(folder, index, kind, t_ns, "fork", own, sample, notes, max_bytes, deadline_ns)
+    _begun, given = order(folder, index, kind, t_ns, "fork", own, sample, notes, max_bytes, deadline_ns, more)
     os.mkdir(folder)
     try:
         return _probe.fork_walk(*given)
@@ -97,12 +98,13 @@ def failure(result, folder):
     return OSError(number, os.strerror(number), folder)
 
 
-def order(folder, index, kind, t_ns, method, own, sample, notes, max_bytes, deadline_ns):
-    """Return (what done.json says before the walk, the arguments of _probe.walk)."""
+def order(folder, index, kind, t_ns, method, own, sample, notes, max_bytes, deadline_ns, more=None):
+    """Return (what done.json says before the walk, `more` among it, and the arguments of _probe.walk)."""
     torch_layout.learn(_probe)
     begun = {"format": FORMAT, "index": index, "t_ns": t_ns, "kind": kind, "method": method, "sample": sample or {},
              "gc": {"enabled": gc.isenabled(), "thresholds": list(gc.get_threshold()), "counts": list(gc.get_count()),
-                    "freeze_count": gc.get_freeze_count(), "uncollectable_count": len(gc.garbage)}}
+                    "freeze_count": gc.get_freeze_count(), "uncollectable_count": len(gc.garbage)},
+             **(more or {})}
     text = jsontext.write(begun)[:-1] + ","
     carried = jsontext.write(list(notes))[1:-1]
     own = list(own)

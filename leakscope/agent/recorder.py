@@ -15,9 +15,11 @@ from . import native_sites, process, sites
 from .ladder import Ladder
 from .limits import MemoryRoom
 from .session_files import ProcessFolder
+from .settling import Settle
 from .snapshots import Snapshots, reason
 from .thread import Thread
-from .timeline import Timeline
+from .timeline import Gauge, Timeline
+from .work import Ticks, Work
 
 _SECOND = 1_000_000_000
 # The main program's site import has ended by then; a forked child that goes on to exec another program leaves nothing
@@ -39,9 +41,10 @@ _LOOK_S = 0.02
 
 
 class Recorder:
-    """One process and its folder. `role` is "fork", or "" for `open` to find out which of the others it is."""
+    """One process and its folder. `role` is "fork", or "" for `open` to find out which of the others it is; `soon` lets the
+    main thread call `settle.collect`."""
 
-    def __init__(self, options, boot, role="", parent=None):
+    def __init__(self, options, boot, role="", parent=None, soon=None):
         self.options = options
         self.boot = boot
         self.role = role
@@ -62,9 +65,14 @@ class Recorder:
         allowed = options.get("max_memory_bytes")
         self.windows = sites.Windows(frames, allowed, self.files.note)
         self.sampler = sites.Sampler(kind == "sampled", self.started_ns, allowed, self.files.note)
+        self.ticks = Ticks()
+        self.work = Work(self.ticks, self._describe)
+        self.timeline.gauges.append(Gauge("work", self.work.read))
+        self.settle = Settle(self, options.get("settle_s"), options.get("settle_collect"), soon)
         self.thread = None
         self._is_limit_seen = False
         self._is_ended = self._is_ending = False
+        self._described = {}
         self._opening = allocate_lock()
         self._first_blocks = sys.getallocatedblocks()
         self._modules = (0, 0)
@@ -83,10 +91,16 @@ class Recorder:
                     name = os.path.basename(self.files.path)
                     self.role = self.role or process.role(self.options["session"], name, earlier)
                     self.sampler.open()
-                    self.files.write(fmt.PROCESS_FILE, process.describe(self))
+                    self._described = process.describe(self)
+                    self._describe()
                 except OSError:
                     self.files.is_closed = True
         return not self.files.is_closed
+
+    def _describe(self):
+        """Write process.json, again when other things count work than before."""
+        if self._described:
+            self.files.write(fmt.PROCESS_FILE, {**self._described, "work_sources": self.work.sources})
 
     def begin(self):
         """Start the thread, the collector's clock and, where wanted, allocation tracing."""
@@ -162,6 +176,13 @@ class Recorder:
     # --- the thread ---
 
     def _run(self, thread):
+        self.timeline.own_thread(thread.ident)
+        try:
+            self._record(thread)
+        finally:
+            self.timeline.own_thread(0)
+
+    def _record(self, thread):
         if thread.wait(_FORK_SETTLE_S if self.role == "fork" else _SETTLE_S) or not self.open():
             return
         while not self.files.is_closed and not self._is_ended:
@@ -193,6 +214,8 @@ class Recorder:
         self._bound_timeline()
         self.windows.tick(elapsed_ns, self.ladder.next_ns)
         self.sampler.tick()
+        self.work.search(elapsed_ns)
+        self.settle.look(row)
         if self.ladder.is_due(elapsed_ns):
             if not self._is_importing(row, elapsed_ns):
                 self.take("ladder", row, is_waited=False)
@@ -252,9 +275,9 @@ class Recorder:
 
     # --- snapshots ---
 
-    def take(self, kind, row=None, is_waited=True):
+    def take(self, kind, row=None, is_waited=True, more=None):
         """Take a snapshot now; return its done.json as a dict, or None (see Snapshots.take)."""
-        return self.snapshots.take(kind, row, is_waited)
+        return self.snapshots.take(kind, row, is_waited, more)
 
     def row_during_walk(self):
         """Write a row when it is time: a walk in Python takes long, and its thread is the one that writes rows."""
@@ -267,7 +290,7 @@ class Recorder:
         modules = [module for key, module in list(dict.items(sys.modules))
                    if type(key) is str and (key == name or key.startswith(name + "."))]  # a program may put anything there
         return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.sampler,
-                          self.snapshots, self.thread]
+                          self.snapshots, self.thread, self.ticks, self.work, self.settle]
 
     def _is_exit_worth_a_snapshot(self):
         is_short = self.elapsed_ns() < _SHORT_RUN_NS

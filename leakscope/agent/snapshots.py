@@ -38,6 +38,8 @@ _MOST_LATE = 2
 # An exit is not held up for longer than this part of the run, or this long where that is more.
 _EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
 _FEW_SNAPSHOTS = 3
+_SETTLE_SNAPSHOTS = 3  # are kept: of the first pause, of the last, and one between
+_UNASKED = ("ladder", "limit", "settle")  # for these the target does not stand still for long
 _SHARE_AGE_NS = 10 * _SECOND
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.02
 # Those that were there before the program: a container's, which answers with an error. One of its own may kill it for a child.
@@ -66,7 +68,7 @@ class Snapshots:
         self._files = recorder.files
         self._walking = allocate_lock()
         self._index = 0
-        self._manual = Ladder(keep)
+        self._manual, self._settled = Ladder(keep), Ladder(_SETTLE_SNAPSHOTS)
         self._share = None
         self._late_count = 0
         self._exit_ends_ns = None  # once the program ends
@@ -82,12 +84,12 @@ class Snapshots:
         """Whether one is being taken: in this process, or by a child."""
         return self._walking.locked() or self.forked is not None
 
-    def take(self, kind, row=None, is_waited=True):
-        """Take a snapshot.
+    def take(self, kind, row=None, is_waited=True, more=None):
+        """Take a snapshot. `more`: what done.json is to say besides.
 
         Returns done.json as a dict, or None: a note says why there is none, or (not `is_waited`) a child is taking it.
         """
-        if not self._walking.acquire(kind == "manual"):
+        if not self._walking.acquire(is_waited and kind in ("manual", "settle")):
             return None
         try:
             patience_ns = self._patience_ns() if kind == "exit" else None
@@ -97,7 +99,7 @@ class Snapshots:
                 self._wait(patience_ns)
                 if kind == "exit" and not self._patience_ns():
                     return None
-            done = self._take(kind, row)
+            done = self._take(kind, row, more)
             if self.forked is None or not is_waited:
                 return done
             return self._wait(self._patience_ns() if kind == "exit" else None)
@@ -107,7 +109,7 @@ class Snapshots:
         finally:
             self._walking.release()
 
-    def _take(self, kind, row):
+    def _take(self, kind, row, more):
         if not self._recorder.open() or not self._files.is_there():
             return None
         begun_ns = self._recorder.elapsed_ns()
@@ -117,13 +119,13 @@ class Snapshots:
         row = row or self._recorder.timeline.row(is_whole=True)
         tracer = self._recorder.windows.tracer()
         if self.probe is None or tracer is not None:
-                return self._walk(kind, row, begun_ns, tracer, is_native=False)
-        if self._is_child_better(row) and self._fork(kind, row, begun_ns):
+                return self._walk(kind, row, begun_ns, tracer, False, more)
+        if self._is_child_better(row) and self._fork(kind, row, begun_ns, more):
             return None
-        if self._in_place_ns() > _LONGEST_PAUSE_NS and kind in ("ladder", "limit"):
+        if self._in_place_ns() > _LONGEST_PAUSE_NS and kind in _UNASKED:
             return self._left_out(f"A snapshot was left out: without a child to take it, the program would stand still for "
                                   f"about {self._in_place_ns() / _SECOND:.0f} s.", begun_ns)
-        return self._walk(kind, row, begun_ns, None, is_native=True)
+        return self._walk(kind, row, begun_ns, None, True, more)
 
     def _left_out(self, sentence, begun_ns):
         self._files.note(sentence)
@@ -134,7 +136,7 @@ class Snapshots:
         self._index += 1
         return self._files.snapshot_path(self._index), monotonic_ns() - self._recorder.started_ns
 
-    def _walk(self, kind, row, begun_ns, tracer, is_native):
+    def _walk(self, kind, row, begun_ns, tracer, is_native, said):
         """Take one in this thread: natively, which stops the target, or in Python, beside which other threads go on."""
         from . import walk
 
@@ -142,7 +144,9 @@ class Snapshots:
         folder, t_ns = self._start()
         try:
             own = self._recorder.own() + ([] if tracer is None else [tracer])
-            more = self._bounds(_LATEST_NS if kind in ("ladder", "limit") else _CHILD_NS) if is_native else {}
+            more = self._bounds(_LATEST_NS if kind in _UNASKED else _CHILD_NS) if is_native else {}
+            if said:
+                more["more"] = said
             done = take(folder, self._index, kind, t_ns, own=own, sample=row, tracer=tracer, go_on=self._go_on, **more)
         finally:
             ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
@@ -162,7 +166,7 @@ class Snapshots:
                 self._files.note(f"Native memory of snapshot {index} was not recorded: {reason(error)}.")
         if kind == "limit":
             return
-        ladder = self._manual if kind == "manual" else self._recorder.ladder
+        ladder = {"manual": self._manual, "settle": self._settled}.get(kind, self._recorder.ladder)
         for dropped in ladder.taken(index, begun_ns):
             self._files.remove_snapshot(dropped)
 
@@ -202,13 +206,13 @@ class Snapshots:
     def _in_place_ns(self):
         return _WALK_BASE_NS + sys.getallocatedblocks() * self._walk_ns
 
-    def _fork(self, kind, row, begun_ns):
+    def _fork(self, kind, row, begun_ns, more):
         """Let a child take the snapshot; return whether there is one."""
         deadline_ns = max(_CHILD_NS, _CHILD_TIMES * self._in_place_ns())
         folder, t_ns = self._start()
         try:
             pid, pause_ns = self.probe.fork(folder, self._index, kind, t_ns, own=self._recorder.own(), sample=row,
-                                            **self._bounds(deadline_ns))
+                                            more=more, **self._bounds(deadline_ns))
         except OSError as error:
             self._files.remove_snapshot(self._index)
             if error.errno not in (errno.EAGAIN, errno.ENOMEM, errno.EALREADY):

@@ -8,7 +8,8 @@ absent from its row.
 import gc
 import os
 import sys
-from time import monotonic_ns, thread_time_ns
+from _thread import get_ident
+from time import monotonic_ns, process_time_ns, thread_time_ns
 
 from . import allocators, classes, devices, native, outside
 from .limits import ControlGroup, kilobytes
@@ -79,6 +80,7 @@ class Timeline:
         self.group = ControlGroup()
         self.clock = CollectorClock()
         self.own_threads = 0
+        self.own_ident = self._own_cpu_ns = self._ended_cpu_ns = 0
         self.is_shared = False  # while a child of ours has all pages too, nothing is the process's own, and half is its part
         read_allocator = native.allocator_reader()
         self._arenas = allocators.Arenas(note)
@@ -86,6 +88,7 @@ class Timeline:
             Gauge("status", _read_status),
             Gauge("stat", self._read_stat),
             Gauge("interpreter", _read_interpreter),
+            Gauge("processor time", self._read_cpu),
             Gauge("collector", self._read_collector),
             Gauge("control group", self.group.read),
             # Walks all page tables of the process while new mappings wait.
@@ -135,6 +138,21 @@ class Timeline:
             if gauge.is_given_up and not given_up:
                 self._note(f"The gauge '{gauge.name}' cannot be read here, so its columns are missing.")
         return row
+
+    def own_thread(self, ident):
+        """Say which thread is ours; its time is none of the program's. 0: it is about to end."""
+        if ident == 0:
+            self._ended_cpu_ns, self._own_cpu_ns = self._ended_cpu_ns + thread_time_ns(), 0
+        self.own_ident = ident
+
+    def cpu_ns(self):
+        """Return the processor time of the process so far, without our thread's as far as that is known."""
+        if get_ident() == self.own_ident:
+            self._own_cpu_ns = thread_time_ns()
+        return process_time_ns() - self._own_cpu_ns - self._ended_cpu_ns
+
+    def _read_cpu(self, row):
+        row["cpu_ns"] = self.cpu_ns()
 
     def _read_stat(self, row):
         # Behind the name in brackets: state is field 3 of proc(5), minflt 10, majflt 12, num_threads 20.

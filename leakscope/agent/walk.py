@@ -35,14 +35,14 @@ class GivenUp(Exception):
     """A walk that must not go on; says why in one sentence."""
 
 
-def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None):
+def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None, more=None):
     """Write one snapshot of this process into `folder` (made here) and return what was written to done.json.
 
     `own`: objects of the agent to leave out, with what only they hold; `tracer`: None, or a function of the list of
     objects that returns (site_id of each, rows of "sites"), with a `begin` that is called before the walk if there is
     one; `notes`: sentences to carry into done.json; `go_on`: None, or what is called with the number of objects now and
-    then, and raises GivenUp to end the walk. Raises OSError (disk full, not writable) after removing what was
-    written; a failure with one object is counted in the notes instead.
+    then, and raises GivenUp to end the walk; `more`: None, or a dict that done.json is to hold, too. Raises OSError (disk
+    full, not writable) after removing what was written; a failure with one object is counted in the notes instead.
     """
     started = time.monotonic_ns()
     thresholds = gc.get_threshold()
@@ -67,7 +67,7 @@ def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), 
         if gc.get_threshold() == (0, *thresholds[1:]):  # else the target set its own meanwhile, and that stays
             gc.set_threshold(*thresholds)
     done.update(format=FORMAT, index=index, t_ns=t_ns, kind=kind, method="in-place", walk="python", sample=sample or {},
-                pause_ns=time.monotonic_ns() - started)
+                pause_ns=time.monotonic_ns() - started, **(more or {}))
     done["gc"]["thresholds"] = list(thresholds)
     _write(folder, written, tables, done)
     return done

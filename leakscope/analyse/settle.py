@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from leakscope.analyse import layers
+from leakscope.heap import layout
 
 Sample = dict[str, Any]
 
 GONE, STAYS = 0.1, 0.5  # MemLab's settle check
 NATURAL_PAUSE_S = 10.0  # a pause nobody asked for counts from this length; ours: keep-alive and timers are over by then
 REST_S = 3.0  # a snapshot in such a pause is one of it from this long after its beginning; ours
-QUIET_CPU = 0.03  # of one core: a server that waits takes less, with its timers; ours (as agent/quiet.py)
-QUIET_BLOCKS_PER_S = 20  # ours: a program that waits allocates nothing that stays
 LEAST_GROWTH_SHARE = 0.25  # of all its growth a pile must have before the pause, else the pause says nothing of it; ours
 
 
@@ -102,7 +101,7 @@ def longest_quiet_s(timeline: Sequence[Sample]) -> float:
 
 
 def quiet_stretches(timeline: Sequence[Sample]) -> list[layers.Window]:
-    """Return when the program had nothing to do: hardly any processor time, no work, nothing new under way or allocated.
+    """Return when the program had nothing to do (agent/format.py, is_quiet: the same that the agent goes by).
 
     Empty where the timeline does not have the processor time (`cpu_ns`).
     """
@@ -112,7 +111,7 @@ def quiet_stretches(timeline: Sequence[Sample]) -> list[layers.Window]:
     for row in timeline:
         if row.get("cpu_ns") is None:
             continue
-        if before is None or start is None or not _is_quiet(start, before, row):
+        if before is None or start is None or not layout.is_quiet(start, before, row):
             _close(found, start, before)
             start = row
         before = row
@@ -123,20 +122,3 @@ def quiet_stretches(timeline: Sequence[Sample]) -> list[layers.Window]:
 def _close(found: list[layers.Window], start: Sample | None, end: Sample | None) -> None:
     if start is not None and end is not None and end["t_ns"] > start["t_ns"]:
         found.append(layers.Window(start["t_ns"] / 1e9, end["t_ns"] / 1e9))
-
-
-def _is_quiet(start: Sample, before: Sample, row: Sample) -> bool:
-    """True if nothing happened between two rows, and nothing has come up since the pause began."""
-    elapsed_ns = row["t_ns"] - before["t_ns"]
-    if row["cpu_ns"] - before["cpu_ns"] > max(QUIET_CPU * elapsed_ns, _BLINK_NS):
-        return False
-    if row["cpu_ns"] - start["cpu_ns"] > QUIET_CPU * (row["t_ns"] - start["t_ns"]) + _BLINK_NS:
-        return False
-    if any(row.get(name) != before.get(name) for name in ("work_count", "inflight_count")):
-        return False
-    more = row.get("py_blocks", 0) - start.get("py_blocks", 0)
-    return bool(more <= _FEW_BLOCKS + QUIET_BLOCKS_PER_S * (row["t_ns"] - start["t_ns"]) / 1e9)
-
-
-_BLINK_NS = 10_000_000  # a timer that fires is no load; ours: a scrape of metrics takes this long
-_FEW_BLOCKS = 200  # ours

@@ -55,8 +55,11 @@ class Wish:
 @click.option("--every", type=DURATION, help="Take a snapshot this often.  [default: on a ladder that fits any duration]")
 @click.option("--duration", type=DURATION, help="Stop recording and write the report after this time; the command goes on.")
 @click.option("--warmup", type=DURATION, help="Take the first snapshot after this time.  [default: when importing has ended]")
-@click.option("--settle", type=DURATION, default="0s", show_default=True,
-              help="How long the load is quiet at the end. Written down with the session; this version does not use it yet.")
+@click.option("--settle", type=DURATION,
+              help="Take a snapshot when the program has had nothing to do for this time, after each load: what is still there "
+                   "then was not under way.")
+@click.option("--settle-collect", is_flag=True,
+              help="Collect garbage, in the program's main thread, before the snapshot of --settle.")
 @click.option("--max-disk", type=SIZE, help="Ceiling of the session on disk.  [default: 2GiB, at most half of what is free]")
 @click.option("--max-memory", type=SIZE,
               help="Ceiling of the agent's own memory.  [default: 1GiB, at most a quarter of the machine]")
@@ -90,6 +93,9 @@ def command(context: click.Context, /, command_line: tuple[str, ...], **given: A
     reason = environment.usable()
     if reason:
         raise LeakScopeError(f"leakscope run does not work here: {reason}.", "leakscope doctor")
+    if given["settle_collect"] and not given["settle"]:
+        raise UsageError("--settle-collect says what to do in the settle step, and there is none.",
+                         "leakscope run --settle 30s --settle-collect -- COMMAND")
     found = find(list(command_line))
     options = _agent_options(given)
     out = _choose_out(given["output"])
@@ -120,7 +126,8 @@ def _agent_options(given: dict[str, Any]) -> dict[str, Any]:
                              "leakscope run -o DIR -- COMMAND, with a DIR on another disk")
     machine_bytes = sessions.memory_bytes() or 4 * _MEMORY_CEILING_BYTES
     return {
-        "every_s": given["every"], "warmup_s": given["warmup"], "settle_s": given["settle"], "duration_s": given["duration"],
+        "every_s": given["every"], "warmup_s": given["warmup"], "duration_s": given["duration"],
+        "settle_s": given["settle"], "settle_collect": given["settle_collect"],
         "max_disk_bytes": given["max_disk"] or min(_DISK_CEILING_BYTES, free_bytes // 2),
         "max_memory_bytes": given["max_memory"] or min(_MEMORY_CEILING_BYTES, machine_bytes // 4),
         "sites": given["sites"], "redact": given["redact"], "follow": not given["no_follow"], "keep_snapshots": 5,

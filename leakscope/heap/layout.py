@@ -22,8 +22,9 @@ from leakscope.agent.format import (
     TYPE,
     UNKNOWN,
     edge_label,
+    is_quiet,
 )
 
 __all__ = ["ATTRIBUTE", "CELL", "CONTENTS", "EDGE_KINDS", "EDGE_KIND_SHIFT", "EDGE_VALUE_MASK", "ELEMENT", "IMMORTAL", "INDEX",
            "INTERNAL", "KEY", "KEY_OBJECT", "LOCAL", "NODE_KINDS", "ROOT_KINDS", "STACK", "STATES", "STORAGE", "TYPE",
-           "UNKNOWN", "edge_label"]
+           "UNKNOWN", "edge_label", "is_quiet"]

@@ -32,10 +32,10 @@ class GivenUp(Exception):
 def own_idents(own):
     return ()
 
-def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None):
+def take(folder, index, kind, t_ns, own=(), sample=None, tracer=None, notes=(), go_on=None, more=None):
     path = folder
     os.mkdir(path)
-    done = {"index": index, "kind": kind, "t_ns": t_ns, "sample": sample, "pause_ns": 1000, "own": len(own)}
+    done = {"index": index, "kind": kind, "t_ns": t_ns, "sample": sample, "pause_ns": 1000, "own": len(own), **(more or {})}
     if tracer is not None:
         import gc
         objects = gc.get_objects()
