@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from leakscope.analyse import footprint, native_sites
+from leakscope.analyse import footprint, kin, native_sites
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
@@ -82,6 +82,7 @@ class Case:
     info: dict[str, Any] = field(default_factory=dict)
     memory_limit_bytes: int | None = None
     damage: list[str] = field(default_factory=list)  # of snapshots that were left out, in whole sentences
+    family: Sequence[kin.Relative] = ()  # the other processes of the session
 
     @cached_property
     def program_timeline(self) -> list[Sample]:

@@ -22,6 +22,7 @@ ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run 
 
 _CLASS_OF_RULE = {"LS1": VerdictClass.PYTHON_LEAK, "LS2": VerdictClass.DELAYED_GARBAGE, "LS109": VerdictClass.NATIVE_LEAK,
                   "LS301": VerdictClass.NATIVE_LEAK, "LS302": VerdictClass.FRAGMENTATION, "LS303": VerdictClass.NATIVE_LEAK,
+                  "LS304": VerdictClass.FRAGMENTATION, "LS305": VerdictClass.NATIVE_LEAK,
                   "LS4": VerdictClass.GPU_LEAK}
 
 

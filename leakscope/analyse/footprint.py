@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from leakscope.analyse.layers import Points, Window, column, private_memory
+from leakscope.analyse.layers import Points, Window, column, private_memory, with_shares
 
 Sample = dict[str, Any]
 
@@ -23,7 +23,8 @@ NEGLIGIBLE_SHARE = 0.25  # of the growth; both ours
 LEAST_POINTS = 6
 LEAST_BLOCKS = 5000  # additional blocks whose mean size means something; ours
 # What memory that a walk took and gave back can leave raised.
-_MOVED_BY_WALKS = ("rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "malloc_free_bytes", "malloc_arena_bytes")
+_MOVED_BY_WALKS = ("rss_bytes", "pss_bytes", "uss_bytes", "anon_bytes", "malloc_free_bytes", "malloc_arena_bytes",
+                   "arena_bytes")
 
 
 class ProgramMemory(NamedTuple):
@@ -81,7 +82,7 @@ def without_own_steps(timeline: Sequence[Sample], pauses: Sequence[Window]) -> l
     A walk in place needs memory, and allocators keep part of it afterwards: a step that no line of the program made. So in
     every column that a walk can move only the growth between the pauses counts, and across them the program's own pace goes on.
     """
-    cleaned = [dict(sample) for sample in timeline]
+    cleaned = [with_shares(sample) for sample in timeline]
     for name in _MOVED_BY_WALKS:
         points = column(timeline, name)
         steps = _own_steps(points, pauses)

@@ -2,6 +2,10 @@
 
 Perfetto and MemLab ask this first, since it decides which explanation can be true at all: a layer that did not grow cannot
 be to blame. The parts come from different meters, so they do not add up by themselves; what is left is shown as "unexplained".
+
+The whole is the proportional set size: resident memory less what other processes have of it (Documentation/filesystems/proc.rst
+of the kernel, smaps_rollup), and swap. That less is known more seldom than resident memory itself, and changes slowly; so it is
+taken off as a change of its own. What pymalloc holds and uses is known from its arenas (agent/_probe/arenas.c).
 """
 
 from __future__ import annotations
@@ -20,12 +24,18 @@ Sample = dict[str, Any]
 Points = list[tuple[float, float]]
 
 SMALL_OBJECT_BYTES = 512  # CPython Objects/obmalloc.c, SMALL_REQUEST_THRESHOLD: larger requests go to malloc
+BLOCK_STEP_BYTES = 16  # obmalloc.c, ALIGNMENT: what a small request is rounded up to
 HEADER_BYTES = 64  # of an object whose contents are a block of their own
 _TWO_BLOCKS = frozenset({"list", "dict", "set", "frozenset", "bytearray", "deque", "OrderedDict", "defaultdict"})
 IMPORT_SHARE = 0.95  # imports have ended when this share of the final sys.modules is there; ours
 WARM_UP_SHARE, WARM_UP_MOST_S = 0.2, 60.0  # the start of a run is no evidence of a leak; ours, tuned on 5-second programs
 GOES_ON_SHARE = 0.25  # of the growth in the second half: 0.5 is a straight line; ours
+LOOSE_SHARE = 0.25  # of pymalloc's growth: less that no object accounts for is the error of sizes and extrapolation; ours
+LOOSE_BYTES = 1 << 20  # ours
 EDGE_SHARE = 0.12  # a level at the start or end of a window is the median over this share of it; ours
+PARTS = ("anon", "file", "shmem")
+KEPT, COPIED = "allocator-retained", "copy-on-write"
+LEAST_COPIED_BYTES = 256 << 10  # fewer pages change hands whenever a process beside this one starts or ends; ours
 _STORAGE, _MAPPING = layout.NODE_KINDS.index("storage"), layout.NODE_KINDS.index("mapping")
 
 
@@ -69,6 +79,7 @@ def heap_totals(graph: HeapGraph) -> HeapTotals:
     """Sum a snapshot up."""
     sizes, kinds = graph.shallow_bytes.astype(np.int64), graph.kind
     host = (graph.device == 0) & (kinds != _MAPPING)
+    sizes = np.where(host & (sizes <= SMALL_OBJECT_BYTES), -(-sizes // BLOCK_STEP_BYTES) * BLOCK_STEP_BYTES, sizes)
     in_two = np.fromiter((name.qualname in _TWO_BLOCKS for name in graph.types), bool, len(graph.types))
     limit = np.where(in_two[graph.type_id], SMALL_OBJECT_BYTES + HEADER_BYTES, SMALL_OBJECT_BYTES)
     large = host & ((sizes > limit) | (kinds == _STORAGE))
@@ -133,6 +144,24 @@ def memory_trend(points: Points, window: Window) -> MemoryTrend | None:
     return MemoryTrend(window, int(growth), theil_sen(inside), int(change(points, tail) or 0), theil_sen(late))
 
 
+def shared_elsewhere(timeline: Sequence[Sample], part: str) -> Points:
+    """What other processes have of the resident memory of one part ("anon", "file", "shmem"): resident less proportional."""
+    known = [(sample["t_ns"] / 1e9, sample.get(f"elsewhere_{part}_bytes", _elsewhere(sample, part))) for sample in timeline]
+    return [(t_s, float(value)) for t_s, value in known if value is not None]
+
+
+def with_shares(sample: Sample) -> Sample:
+    """Return a sample with the columns of `shared_elsewhere`, which stay as they are when others are corrected."""
+    shares = {f"elsewhere_{part}_bytes": _elsewhere(sample, part) for part in PARTS}
+    return {**sample, **{name: value for name, value in shares.items() if value is not None}}
+
+
+def _elsewhere(sample: Sample, part: str) -> int | None:
+    if f"pss_{part}_bytes" in sample and f"{part}_bytes" in sample:
+        return max(0, int(sample[f"{part}_bytes"]) - int(sample[f"pss_{part}_bytes"]))
+    return None
+
+
 def _extrapolated(totals: Sequence[HeapTotals], field: str, window: Window) -> float | None:
     """The change over a window of a sum that is only known at the snapshots, along its slope."""
     points = [(each.t_s, float(getattr(each, field))) for each in totals]
@@ -142,30 +171,69 @@ def _extrapolated(totals: Sequence[HeapTotals], field: str, window: Window) -> f
     return None if slope is None else slope.value * window.length_s
 
 
+class _Handed(NamedTuple):
+    """Growth of what allocators have handed out, told apart, and of what they keep free."""
+
+    python: float | None
+    native: float | None
+    glibc_free: float | None
+    pymalloc_free: float | None
+
+    @classmethod
+    def of(cls, timeline: Sequence[Sample], totals: Sequence[HeapTotals], window: Window) -> _Handed:
+        objects = _extrapolated(totals, "python_bytes", window)
+        large = _extrapolated(totals, "malloc_bytes", window) or 0.0
+        used = change(column(timeline, "malloc_used_bytes"), window)
+        native = None if used is None else used - large
+        blocks, arenas = change(column(timeline, "arena_used_bytes"), window), change(column(timeline, "arena_bytes"), window)
+        if blocks is not None and objects is not None:
+            loose = blocks - (objects - large)
+            if loose > max(LOOSE_BYTES, LOOSE_SHARE * blocks):  # blocks that belong to no object
+                native = (native or 0.0) + loose
+            else:
+                objects = blocks + large
+        return cls(objects, native, change(column(timeline, "malloc_free_bytes"), window),
+                   None if blocks is None or arenas is None else arenas - blocks)
+
+
 def account(timeline: Sequence[Sample], private: Points, totals: Sequence[HeapTotals], window: Window,
             is_free_known: bool = True) -> tuple[Layer, ...]:
     """Return the layers of REPORT_JSON.md for a process: total, then parts that add up to it.
 
-    `private` is the private memory of the program; with the pages of mapped files it is the total. Without `is_free_known`
-    nothing is said of what the allocator keeps (analyse/footprint.py).
+    `private` is the private memory of the program; with the pages of mapped files, less what other processes have of both, it
+    is the total. "copy-on-write" is a part only where pages that were shared with other processes became this one's own.
+    Without `is_free_known` nothing is said of what allocators keep (analyse/footprint.py).
     """
-    file_change = change(column(timeline, "file_bytes"), window)
+    shares = {part: change(shared_elsewhere(timeline, part), window) for part in PARTS}
+    copied = None if shares["anon"] is None else -shares["anon"]
+    file_change, shared_change = change(column(timeline, "file_bytes"), window), change(column(timeline, "shmem_bytes"), window)
     grown = change(private, window)
-    total = None if grown is None else grown + (file_change or 0.0)
-    shared_change = change(column(timeline, "shmem_bytes"), window)
-    mapped = None if file_change is None and shared_change is None else (file_change or 0.0) + (shared_change or 0.0)
-    python = _extrapolated(totals, "python_bytes", window)
-    python_malloc = _extrapolated(totals, "malloc_bytes", window)
-    used, free = change(column(timeline, "malloc_used_bytes"), window), change(column(timeline, "malloc_free_bytes"), window)
-    free = free if is_free_known else None
-    native = None if used is None else used - (python_malloc or 0.0)
-    if total is not None and free is not None:
-        # free memory inside malloc need not be resident: it cannot explain more than what is left
-        free = min(free, max(0.0, total - (mapped or 0.0) - (python or 0.0) - max(native or 0.0, 0.0)))
-    parts = {"python": python, "native": native, "allocator-retained": free, "mapped": mapped}
-    layers = [Layer("total", _whole(total), "rss")] + [Layer(name, _whole(value)) for name, value in parts.items()]
+    total = None if grown is None else grown + (file_change or 0.0) - sum(share or 0.0 for share in shares.values())
+    mapped = None if file_change is None and shared_change is None else (
+        (file_change or 0.0) + (shared_change or 0.0) - (shares["file"] or 0.0) - (shares["shmem"] or 0.0))
+    handed = _Handed.of(timeline, totals, window)
+    known = (mapped or 0.0) + (handed.python or 0.0) + max(handed.native or 0.0, 0.0) + (copied or 0.0)
+    kept = _kept(handed, None if total is None else max(0.0, total - known)) if is_free_known else {}
+    free = sum(kept.values()) if kept else None
+    parts = {"python": handed.python, "native": handed.native, KEPT: free, "mapped": mapped}
+    if copied and abs(copied) >= LEAST_COPIED_BYTES:
+        parts[COPIED] = copied
+    layers = [Layer("total", _whole(total), "rss" if shares["anon"] is None else "pss")]
+    layers += [Layer(name, _whole(value), None, {key: _whole(part) for key, part in kept.items()} if name == KEPT else {})
+               for name, value in parts.items()]
     rest = None if total is None else total - sum(value for value in parts.values() if value is not None)
     return (*layers, Layer("unexplained", _whole(rest)))
+
+
+def _kept(handed: _Handed, room: float | None) -> dict[str, float]:
+    """What each allocator keeps free. That need not be resident, so it cannot explain more than what is left: `room`."""
+    kept = {}
+    if handed.pymalloc_free is not None:
+        kept["pymalloc"] = handed.pymalloc_free if room is None else min(handed.pymalloc_free, room)
+    if handed.glibc_free is not None:
+        left = None if room is None else max(0.0, room - max(0.0, kept.get("pymalloc", 0.0)))
+        kept["malloc"] = handed.glibc_free if left is None else min(handed.glibc_free, left)
+    return kept
 
 
 def _whole(value: float | None) -> int | None:

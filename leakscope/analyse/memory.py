@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from leakscope.analyse import layers
-from leakscope.analyse.layers import Window
-from leakscope.analyse.trend import theil_sen
+from leakscope.analyse.layers import Points, Window
+from leakscope.analyse.trend import level, theil_sen
 
 Sample = dict[str, Any]
 
 LEAST_BYTES = 4 << 20  # less is noise of allocators and of our own snapshots; ours, tuned on healthy programs
 LEAST_SHARE = 0.4  # of the growth of the process
+HIGH_WATER_SHARE = 0.8  # of the growth of what is held: if the peaks of use rose by as much, they explain it; ours
+HIGH_WATER_BYTES = 8 << 20  # less that stays with an allocator is not worth a word; ours
 LEAST_TAIL_SHARE = 0.2  # of this growth has to fall into the second half of the window: 0.5 is a straight line; ours
 
 
@@ -34,13 +36,57 @@ def ratio(part: int, whole: int | None) -> float | None:
     return min(1.0, max(0.0, part / whole)) if whole and whole > 0 else None
 
 
+def difference(timeline: Sequence[Sample], name: str, less: str) -> Points:
+    """One column less another, where both were measured."""
+    return [(sample["t_ns"] / 1e9, float(sample[name] - sample[less])) for sample in timeline
+            if sample.get(name) is not None and sample.get(less) is not None]
+
+
 def sustained(timeline: Sequence[Sample], window: Window, name: str, growth: int | None, total: int | None) -> Sustained | None:
     """Return the growth of a layer if it matters and goes on; `name` is the column whose course stands for it."""
+    return sustained_points(layers.column(timeline, name), window, growth, total)
+
+
+def sustained_points(points: Points, window: Window, growth: int | None, total: int | None) -> Sustained | None:
+    """The same with the course itself."""
     if growth is None or growth < max(LEAST_BYTES, LEAST_SHARE * (total or 0)):
         return None
     tail = Window((window.start_s + window.end_s) / 2, window.end_s)
-    points = [point for point in layers.column(timeline, name) if point[0] >= tail.start_s]
-    tail_growth, slope = layers.change(points, tail), theil_sen(points)
+    late = [point for point in points if point[0] >= tail.start_s]
+    tail_growth, slope = layers.change(late, tail), theil_sen(late)
     if tail_growth is None or slope is None or tail_growth < LEAST_TAIL_SHARE * growth or slope.value <= 0:
         return None
     return Sustained(growth, int(tail_growth), slope.is_positive)
+
+
+class HighWater(NamedTuple):
+    """Free memory that stays with an allocator: `bytes` at the end, and since when no more has come."""
+
+    bytes: int
+    since_s: float
+
+
+def peak_growth(used: Points, window: Window) -> float | None:
+    """How far the peak of what was in use within the window lies above its level at the start; None where not measured."""
+    inside = [point for point in used if window.start_s <= point[0] <= window.end_s]
+    if len(inside) < 2:
+        return None
+    first = level(inside, window.start_s, max(window.start_s + layers.EDGE_SHARE * window.length_s, inside[0][0]))
+    return None if first is None else max(value for _, value in inside) - first
+
+
+def high_water(free: Points, window: Window) -> HighWater | None:
+    """Return what an allocator keeps free at the end, if it came once and not bit by bit; None where it is little.
+
+    What came in the judged window has to have come in its first half; or it was there before.
+    """
+    if not free:
+        return None
+    end = level(free, window.end_s - layers.EDGE_SHARE * window.length_s, window.end_s) or free[-1][1]
+    risen = end - min(value for _, value in free)
+    if risen < HIGH_WATER_BYTES:
+        return None
+    tail = layers.change(free, Window((window.start_s + window.end_s) / 2, window.end_s))
+    if tail is not None and tail >= LEAST_TAIL_SHARE * risen:
+        return None
+    return HighWater(int(end), next(t_s for t_s, value in free if value >= end - 0.1 * risen))

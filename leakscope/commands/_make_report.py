@@ -9,6 +9,7 @@ from typing import Any, TextIO
 import leakscope
 from leakscope import plugins, verdict
 from leakscope import session as sessions
+from leakscope.analyse import kin
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.commands._absence import LOST_CLAIM
 from leakscope.heap.load import Stored
@@ -47,14 +48,16 @@ def build(session: sessions.Session) -> Report:
     processes = _largest_first(session.processes())
     examined: list[verdict.Examined] = []
     skipped: list[str] = []
+    family = [kin.Relative(process.info, process.timeline()) for process in processes]
     for number, process in enumerate(processes):
-        timeline = process.timeline()
+        timeline = list(family[number].timeline)
         snapshots = process.snapshots() if number < MOST_PROCESSES else []
         if timeline or snapshots:
             # the last sample of a normal end shows what is left when the program has taken itself apart
             ended = process.status == "complete" and len(timeline) > 2
             graphs = [Stored(each.path, each.done) for each in snapshots]
-            case = Case(graphs, timeline[:-1] if ended else timeline, process.info, _limit(session, timeline))
+            case = Case(graphs, timeline[:-1] if ended else timeline, process.info, _limit(session, timeline),
+                        family=[*family[:number], *family[number + 1:]])
             examined.append(verdict.Examined(case, *_detected(case)))
             skipped += [f"A snapshot of process {process.pid} was left out: {sentence}" for sentence in case.damage]
     if not examined:

@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from leakscope.analyse import memory
+from leakscope.analyse.layers import Points
 from leakscope.analyse.memory import Sustained
 from leakscope.case import Case
-from leakscope.model import Confidence, Finding, Rule
+from leakscope.model import Confidence, Dismissed, Finding, Rule
+from leakscope.units import bytes_text, seconds_text
 
 
 def finding(case: Case, rule: Rule, growth: Sustained, layer: str, owner: str, leaked_type: str, reasons: Sequence[str],
             doubts: Sequence[str], remedy: str, **more: Any) -> Finding:
-    """Return the finding of a growing layer; its share of the growth of the process is the last reason."""
+    """Return the finding of a growing layer; the last reasons are its share of the growth of the process, and which it is."""
     share = memory.ratio(growth.bytes, case.layer("total"))
     of_process = () if share is None else (f"it accounts for {share:.0%} of the growth of the process",)
     return Finding(rule, Confidence.MEDIUM if growth.is_steady else Confidence.LOW, layer, owner, None, leaked_type,
                    pid=int(case.info.get("pid", 0)), growth_bytes={"host": growth.bytes}, share_of_growth_ratio=share,
-                   reasons=(*reasons, *of_process), doubts=tuple(doubts), remedy=remedy, **more)
+                   reasons=(*reasons, *of_process, *which_process(case)), doubts=tuple(doubts), remedy=remedy, **more)
+
+
+def which_process(case: Case) -> tuple[str, ...]:
+    """Which process it is in, where it is not the one that was started."""
+    role = case.info.get("role", "main")
+    how = {"fork": "forked by", "spawn": "started by", "exec": "in the place of"}.get(role)
+    return () if how is None else (f"it is process {case.info.get('pid')}, {how} process {case.info.get('parent')}",)
+
+
+def kept(case: Case, allocator: str, free: Points, grown: int | None) -> Iterator[Sustained | Dismissed]:
+    """Yield the growth of what an allocator keeps free, if it goes on and is more than our own walks may have left.
+
+    Else the high water that was dismissed, if there is one.
+    """
+    growth = memory.sustained_points(free, case.window, grown, case.layer("total"))
+    if growth is not None and growth.bytes > case.disturbance_bytes:
+        yield growth
+        return
+    found = memory.high_water(free, case.window)
+    if found is not None and found.bytes > case.disturbance_bytes:
+        why = (f"allocator high water: {bytes_text(found.bytes)} were freed and are kept for the next time, no more since "
+               f"{seconds_text(found.since_s)} into the run")
+        yield Dismissed(f"free memory of {allocator}", why, "", found.bytes)
+
+
+def peaked(case: Case, allocator: str, growth: Sustained, peak: float | None, held_name: str) -> Dismissed | None:
+    """Return why it is a high water after all: the peaks of what is in use rose by as much as what is held (a column)."""
+    held = memory.change_of(case.program_timeline, case.window, held_name)
+    if peak is None or peak < memory.HIGH_WATER_SHARE * (held or growth.bytes):
+        return None
+    why = f"allocator high water: the peak of use rose by {bytes_text(peak)}, which {allocator} keeps for the next time"
+    return Dismissed(f"free memory of {allocator}", why, "", growth.bytes)
