@@ -31,6 +31,7 @@ _LAYERS = {
     "native": "native",
     "allocator-retained": "kept by the allocator",
     "mapped": "mapped memory",
+    "copy-on-write": "copied after a fork",
     "unexplained": "unexplained",
 }
 

@@ -60,7 +60,7 @@ def _view(report: Report) -> dict[str, Any]:
         "first": first, "doubt": first.doubts[0] if first and first.doubts else "", "frees": _text.frees_text,
         "bar": _charts.layer_bar(report.layers, _blamed(report)), "legend": _legend(report),
         "device_bars": [(layer, _charts.device_bar(layer, _blamed_term(report, layer)), _device_legend(report, layer))
-                        for layer in report.layers if layer.terms],
+                        for layer in report.layers if layer.terms and layer.name.startswith("cuda")],
         "trace": _trace, "findings": report.findings[:_MOST_FINDINGS],
         "pictures": [(finding, _pictures.picture(finding)) for finding in report.findings[:_MOST_FINDINGS]
                      if finding.path or finding.cycle],

@@ -91,8 +91,10 @@ def _layer(layer: Layer) -> dict[str, Any]:
     plain: dict[str, Any] = {"name": layer.name, "growth_bytes": layer.growth_bytes}
     if layer.name == "total":
         plain["measure"] = layer.measure
-    elif layer.name not in HOST_LAYERS:
+    elif layer.name.startswith("cuda"):
         plain["terms"] = {**dict.fromkeys(DEVICE_TERMS), **layer.terms}
+    elif layer.terms:
+        plain["terms"] = dict(layer.terms)
     return plain
 
 
