@@ -208,7 +208,8 @@ def is_quiet(start, before, row):
     if row["cpu_ns"] - start["cpu_ns"] > QUIET_CPU * elapsed_ns + BLINK_NS:
         return False
     for name in ("work_count", "inflight_count"):
-        if row.get(name) != before.get(name) and row.get(name) is not None:
+        known = {sample[name] for sample in (start, before, row) if sample.get(name) is not None}  # not in every sample
+        if len(known) > 1:
             return False
     return row.get("py_blocks", 0) - start.get("py_blocks", 0) <= QUIET_BLOCKS + QUIET_BLOCKS_PER_S * elapsed_ns / 1e9
 

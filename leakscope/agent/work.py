@@ -75,7 +75,8 @@ class Work:
         self._ended = {}  # source name -> units counted by objects that are gone
         self._total = self._offset = 0
         self._rank = None
-        self._due_ns, self._step_ns = _FIRST_NS, _FIRST_NS
+        self._due_ns = self._step_ns = _FIRST_NS
+        self._rests_until_ns = 0
 
     def read(self, row):
         """Add `work_count` and `inflight_count` where something counts."""
@@ -89,7 +90,8 @@ class Work:
             if thing is None:
                 self._counters.remove(counter)
                 self._ended[source.name] = self._ended.get(source.name, 0) + last
-                self._due_ns = 0
+                self._due_ns = self._rests_until_ns  # perhaps another one takes its place
+                self._step_ns = _FIRST_NS
                 continue
             count = source.done(thing)
             under_way = source.inflight(thing) if source.inflight else None
@@ -142,7 +144,8 @@ class Work:
                         pass
         # While a program sets itself up it loads modules: the searches for it begin anew with the first that is known.
         self._step_ns = min(self._step_ns * _RATIO, _LONGEST_NS) if wanted else _FIRST_NS
-        self._due_ns = elapsed_ns + max(self._step_ns, (thread_time_ns() - begun_ns) * _PART)
+        self._rests_until_ns = elapsed_ns + max(_FIRST_NS, (thread_time_ns() - begun_ns) * _PART)
+        self._due_ns = max(self._rests_until_ns, elapsed_ns + self._step_ns)
 
 
 class _Search:
@@ -252,7 +255,7 @@ def _wanted():
     """Return {id of a class: its Source} of those that are loaded."""
     found = {}
     for source in _SOURCES:
-        cls = classes.space_named(source.module).get(source.cls) if source.module in sys.modules else None
+        cls = classes.space_named(source.module).get(source.cls)
         if cls is not None and classes.is_class(cls):
             found[id(cls)] = source
     return found
@@ -297,7 +300,7 @@ def _aiohttp_requests(server):
 
 def _celery():
     """Return (tasks accepted, tasks under way or None) of a celery worker, which counts them in a module."""
-    state = classes.space_named("celery.worker.state") if "celery.worker.state" in sys.modules else {}
+    state = classes.space_named("celery.worker.state")
     accepted, active = state.get("all_total_count"), state.get("active_requests")
     if type(accepted) is not list or len(accepted) != 1 or type(accepted[0]) is not int:
         return None

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from leakscope.analyse import layers
 from leakscope.heap import layout
+from leakscope.units import seconds_text
 
 Sample = dict[str, Any]
 
@@ -55,7 +56,9 @@ def _rung(position: int, done: Mapping[str, Any], pauses: Sequence[layers.Window
     t_s = float(done.get("t_ns", 0)) / 1e9
     if done.get("kind") == "settle":
         settle = done.get("settle") or {}
-        return Rung(position, t_s, float(settle.get("quiet_s", 0.0)), bool(settle.get("collected")), False)
+        quiet_s = float(settle.get("quiet_s", 0.0))
+        # 0: the program asked for the snapshot and was busy all the same
+        return Rung(position, t_s, quiet_s, bool(settle.get("collected")), False) if quiet_s > 0 else None
     if done.get("kind") == "exit":
         return None
     pause = next((each for each in pauses if each.start_s + REST_S <= t_s <= each.end_s), None)
@@ -93,6 +96,14 @@ def _share_at(counts: Sequence[float], position: int, pauses: set[int]) -> float
     if grown <= 0 or grown < LEAST_GROWTH_SHARE * (max(counts) - first):
         return None
     return min(1.0, max(0.0, (counts[position] - first) / grown))
+
+
+def why_none(asked_s: float, timeline: Sequence[Sample]) -> str:
+    """Return why a run with --settle has no snapshot of a pause, as the end of a sentence."""
+    longest = longest_quiet_s(timeline)
+    if longest < asked_s:
+        return f"the load never paused for {seconds_text(asked_s)}; its longest pause was {seconds_text(longest)}"
+    return f"the load paused for {seconds_text(longest)}, but no snapshot was taken then"
 
 
 def longest_quiet_s(timeline: Sequence[Sample]) -> float:

@@ -26,7 +26,7 @@ LEAST_UNITS = 10  # of work in the window: fewer are no count to divide by; ours
 LEAST_RATE_POINTS = 3  # two make a line through anything
 LEAST_LOAD_POINTS = 12  # moments at which memory and load are known; ours
 COVARIATES = ("inflight_count", "tasks", "threads", "fds")  # columns that say how much is under way, the most direct first
-PACE = "work pace"  # units a second, made of work_count
+PACES = {"work_count": "work pace", "cpu_ns": "processor load"}  # columns that count up, and what they are a second
 PACE_SHARE = 0.05  # of the window: the pace is taken over this much of it; ours
 EQUAL_LOAD = 0.1  # of the range of the load: two moments this near have equal load; ours
 COMES_DOWN = 0.5  # of its range a load has to fall, after it rose by as much, to be one; ours
@@ -50,8 +50,8 @@ class WorkRate(NamedTuple):
 class LoadShare(NamedTuple):
     """The part of a growth that a load explains.
 
-    `covariate`: its column, or PACE. `bytes_per_unit`: memory that one more of it takes. `explained_ratio`: of the growth in
-    the window, at least 0. `rest`: bytes (or what the points count) a second at equal load, with its interval.
+    `covariate`: its column, or one of PACES. `bytes_per_unit`: memory that one more of it takes. `explained_ratio`: of the
+    growth in the window, at least 0. `rest`: bytes (or what the points count) a second at equal load, with its interval.
     """
 
     covariate: str
@@ -98,12 +98,12 @@ def at(points: Sequence[tuple[float, float]], t_s: float) -> float:
 def explained_by_load(points: Sequence[tuple[float, float]], timeline: Sequence[Sample], window: Window) -> LoadShare | None:
     """Return which load explains most of the growth of (seconds, bytes) points in a window, and what it leaves.
 
-    None where the points do not grow, are too few, or nothing in the timeline went up and came down again: the tasks of a
-    leak rise for ever and explain nothing, and neither does a load whose floor rises.
+    None where the points do not grow or never came down again, are too few, or nothing in the timeline went up and came down:
+    the tasks of a leak rise for ever and explain nothing, and neither does a load whose floor rises.
     """
     inside = [point for point in points if window.start_s <= point[0] <= window.end_s]
     growth = layers.change(inside, window)
-    if len(inside) < LEAST_LOAD_POINTS or growth is None or growth <= 0:
+    if growth is None or growth <= 0 or not comes_down(_by_block(inside, window, median), Window(0.0, float(BLOCKS))):
         return None
     found = [share for name, load in _loads(timeline, window) if (share := _share(name, inside, load, growth, window))]
     return max(found, key=lambda share: (share.is_explained, share.explained_ratio), default=None)
@@ -112,14 +112,14 @@ def explained_by_load(points: Sequence[tuple[float, float]], timeline: Sequence[
 def _loads(timeline: Sequence[Sample], window: Window) -> list[tuple[str, Points]]:
     """The covariates that are loads: they rose and came down again, and their floor stayed."""
     found = [(name, layers.column(timeline, name)) for name in COVARIATES]
-    found.append((PACE, pace(timeline, window)))
+    found += [(name, pace(timeline, column, window)) for column, name in PACES.items()]
     inside = [(name, [point for point in load if window.start_s <= point[0] <= window.end_s]) for name, load in found]
     return [(name, load) for name, load in inside if is_load(load, window)]
 
 
-def pace(timeline: Sequence[Sample], window: Window) -> Points:
-    """Return units of work a second, each over the PACE_SHARE of the window before it."""
-    done = layers.column(timeline, "work_count")
+def pace(timeline: Sequence[Sample], name: str, window: Window) -> Points:
+    """Return how much a column that counts up rose a second, each time over the PACE_SHARE of the window before."""
+    done = layers.column(timeline, name)
     span_s = PACE_SHARE * window.length_s
     if len(done) < 2 or span_s <= 0:
         return []
@@ -127,7 +127,15 @@ def pace(timeline: Sequence[Sample], window: Window) -> Points:
 
 
 def is_load(points: Points, window: Window) -> bool:
-    """True if a number rose and came down again by half of its range, and its floor is at the end what it was at first."""
+    """True if a number comes down, and its floor does not rise in the window."""
+    if not comes_down(points, window):
+        return False
+    floor = theil_sen(_by_block(points, window, min))
+    return floor is not None and not floor.is_positive
+
+
+def comes_down(points: Points, window: Window) -> bool:
+    """True if a number rose and came down again by half of its range, and is at the end of the window as low as at first."""
     if len(points) < LEAST_LOAD_POINTS:
         return False
     values = [y for _, y in points]
@@ -137,10 +145,7 @@ def is_load(points: Points, window: Window) -> bool:
     third = window.length_s / 3
     first = [y for t, y in points if t <= window.start_s + third]
     last = [y for t, y in points if t >= window.end_s - third]
-    if not first or not last or min(last) > min(first) + STEADY_FLOOR * size:
-        return False
-    floor = theil_sen(_by_block(points, window, min))
-    return floor is not None and not floor.is_positive
+    return bool(first and last) and min(last) <= min(first) + STEADY_FLOOR * size
 
 
 def _largest_return(values: Sequence[float]) -> float:

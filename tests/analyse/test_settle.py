@@ -1,0 +1,108 @@
+"""Pauses of the load: found in the timeline, snapshots in them, and what outlives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from leakscope.analyse.settle import quiet_stretches, settle_of, surviving_share, why_none
+
+MS = 1_000_000
+
+
+def rows(*parts: tuple[float, int], **columns: Sequence[float]) -> list[dict[str, Any]]:
+    """A timeline of (seconds, CPU milliseconds a second) parts, ten rows a second; `columns` for each part, held in it."""
+    found: list[dict[str, Any]] = []
+    t_ns = cpu_ns = 0
+    for number, (seconds, busy_ms) in enumerate(parts):
+        for _ in range(round(seconds * 10)):
+            found.append({"t_ns": t_ns, "cpu_ns": cpu_ns, **{name: values[number] for name, values in columns.items()}})
+            t_ns, cpu_ns = t_ns + 100 * MS, cpu_ns + busy_ms * MS // 10
+    return found
+
+
+def snapshot(t_s: float, kind: str = "ladder", **settle: Any) -> dict[str, Any]:
+    return {"t_ns": round(t_s * 1e9), "kind": kind, **({"settle": settle} if settle else {})}
+
+
+def test_a_program_that_waits_is_quiet_between_two_loads() -> None:
+    (pause,) = [each for each in quiet_stretches(rows((5, 700), (12, 5), (5, 900))) if each.length_s > 1]
+    assert pause.start_s == pytest.approx(5.0, abs=0.11) and pause.end_s == pytest.approx(16.9, abs=0.11)
+
+
+def test_work_done_without_processor_time_is_no_pause() -> None:
+    timeline = rows((20, 1))
+    for number, row in enumerate(timeline):
+        row["work_count"] = number // 3
+    assert max(each.length_s for each in quiet_stretches(timeline)) < 1
+
+
+def test_a_loop_that_keeps_what_it_makes_and_sleeps_is_no_pause() -> None:
+    timeline = rows((20, 5))
+    for number, row in enumerate(timeline):
+        row["py_blocks"] = 5000 + 10 * number
+    assert max(each.length_s for each in quiet_stretches(timeline)) < 5
+
+
+def test_a_counter_that_is_not_in_every_row_does_not_end_a_pause() -> None:
+    timeline = rows((20, 5))
+    for row in timeline[::2]:
+        row["work_count"] = 7
+    assert [round(each.length_s) for each in quiet_stretches(timeline)] == [20]
+
+
+def test_a_timeline_without_processor_time_shows_no_pause() -> None:
+    assert quiet_stretches([{"t_ns": second * 1000 * MS} for second in range(20)]) == []
+
+
+def test_a_snapshot_of_kind_settle_is_one_in_a_pause() -> None:
+    settled = settle_of([snapshot(1), snapshot(9, "settle", quiet_s=5.0, collected=True)], [])
+    assert settled is not None
+    rung = settled.last
+    assert (rung.position, rung.quiet_s, rung.is_collected, rung.is_natural) == (1, 5.0, True, False)
+
+
+def test_a_snapshot_after_a_settle_that_was_not_quiet_is_none() -> None:
+    assert settle_of([snapshot(1), snapshot(9, "settle", quiet_s=0.0, collected=False)], []) is None
+
+
+def test_a_ladder_snapshot_in_a_long_natural_pause_is_one_in_a_pause() -> None:
+    timeline = rows((5, 700), (14, 5), (5, 900))
+    settled = settle_of([snapshot(3), snapshot(6), snapshot(15), snapshot(23)], timeline)
+    assert settled is not None and [rung.position for rung in settled.rungs] == [2]  # at 6 s the pause was too young
+    assert settled.last.is_natural and settled.last.quiet_s == pytest.approx(10, abs=0.2)
+
+
+def test_a_short_natural_pause_and_the_exit_are_none() -> None:
+    assert settle_of([snapshot(8)], rows((5, 700), (6, 5), (5, 900))) is None
+    assert settle_of([snapshot(15, "exit")], rows((5, 700), (14, 5))) is None
+
+
+def share(counts: Sequence[float], *settles: int) -> float | None:
+    snapshots = [snapshot(number, "settle", quiet_s=5.0, collected=False) if number in settles else snapshot(number)
+                 for number in range(len(counts))]
+    return surviving_share(counts, settle_of(snapshots, []))
+
+
+def test_what_was_under_way_is_gone_after_the_pause_and_a_leak_is_not() -> None:
+    assert share([100, 600, 1100, 100], 3) == 0.0
+    assert share([100, 600, 1100, 1100], 3) == 1.0
+    assert share([100, 600, 1100, 400], 3) == pytest.approx(0.3)
+
+
+def test_the_level_of_an_earlier_pause_is_the_one_to_grow_from() -> None:
+    assert share([100, 500, 200, 700, 450], 2, 4) == pytest.approx(0.5)
+
+
+def test_a_pause_before_the_growth_says_nothing_of_it() -> None:
+    assert share([100, 110, 105, 1000, 2000], 2) is None
+    assert share([100, 500, 900]) is None
+    assert share([500, 400, 300, 300], 3) is None
+
+
+def test_why_there_is_no_snapshot_of_a_pause() -> None:
+    assert why_none(30.0, rows((20, 700), (3, 5), (5, 700))) == (
+        "the load never paused for 30.0 s; its longest pause was 3.0 s")
+    assert why_none(2.0, rows((20, 700), (3, 5))) == "the load paused for 2.9 s, but no snapshot was taken then"
