@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from leakscope.analyse import footprint, kin, native_sites
+from leakscope.analyse import cohorts, coverage, cuts, footprint, kin, native_sites, settle, work
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
@@ -33,6 +33,7 @@ STEADY_SHARE = 0.15  # of the growth falls at least into each part of the run th
 END_S = 0.25  # a snapshot that ended this close to the end of the run may show the program taking itself apart; ours
 STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of requests under way; ours
 ALL_IMPORTED = 0.99  # of the modules were there at the first of two snapshots; ours
+SETTLED = "settle"  # kind of a snapshot that was taken after the load had paused
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
 
@@ -114,8 +115,36 @@ class Case:
 
     @cached_property
     def window(self) -> account.Window:
-        """The part of the run after start-up."""
-        return account.judged_window(self.timeline)
+        """The part of the run after start-up, up to the first pause that was asked for: nothing grows in there."""
+        rests = [graph.t_s - (graph.info.get("settle") or {}).get("quiet_s", 0.0) for graph in self.graphs
+                 if graph.info.get("kind") == SETTLED]
+        loaded = [sample for sample in self.timeline if sample["t_ns"] / 1e9 <= min(rests)] if rests else self.timeline
+        return account.judged_window(loaded if len(loaded) >= 2 else self.timeline)
+
+    @cached_property
+    def load(self) -> work.LoadShare | None:
+        """What of the growth of memory the load explains; None where there is no load that came and went."""
+        return work.explained_by_load(self.memory.points, self.timeline, self.window)
+
+    @property
+    def follows_load(self) -> bool:
+        """True if the load explains most of the growth, and nothing certain is left at equal load."""
+        return self.load is not None and self.load.is_explained
+
+    @cached_property
+    def coverage_ratio(self) -> float | None:
+        """The part of the growth that the layers explain; None where nothing grew."""
+        return coverage.coverage(self.layers).account_ratio
+
+    @property
+    def unit_of_work(self) -> str:
+        """What a unit of work is called: request, step, ..."""
+        return work.unit_of(self.info.get("work_sources") or ())
+
+    def per_work(self, points: Sequence[tuple[float, float]]) -> Slope | None:
+        """The slope of (seconds, number) points over the units of work; None where no work was counted."""
+        found = work.rate_per_work(points, self.timeline, self.window)
+        return found.slope if found else None
 
     @cached_property
     def trend(self) -> account.MemoryTrend | None:
@@ -137,12 +166,14 @@ class Case:
     def _chosen(self) -> list[HeapGraph | Stored]:
         """The snapshots that can be compared: taken while the program ran, after its start-up if enough are left.
 
-        At the exit no function runs any more and registries have been emptied, so that snapshot counts only where there is no
-        pair of others; nor does one count during which the program came to its end, if enough others are left.
+        In a settle snapshot the load rests: it says what stays, not what grows. At the exit no function runs any more and
+        registries have been emptied, so that snapshot counts only where there is no pair of others; nor does one count during
+        which the program came to its end, if enough others are left.
         """
-        running = [graph for graph in self.graphs if graph.info.get("kind") != "exit"]
+        loaded = [graph for graph in self.graphs if graph.info.get("kind") != SETTLED]
+        running = [graph for graph in loaded if graph.info.get("kind") != "exit"]
         if len(running) < 2:
-            running = list(self.graphs)
+            running = loaded
         whole = [graph for graph in running if graph.t_s + graph.info.get("pause_ns", 0) / 1e9 < self.window.end_s - END_S]
         running = whole if len(whole) >= LEAST_SNAPSHOTS else running
         settled = [graph for graph in running if graph.t_s >= account.import_end_s(self.timeline)]
@@ -151,12 +182,50 @@ class Case:
     @cached_property
     def _read(self) -> _Read:
         """Read the snapshots that can be compared; one that is damaged is left out, and said to be."""
+        _ = self._rested  # before the others: two large graphs are never in memory together
         while True:
             try:
                 return _Read.of(self._chosen())
             except _Damaged as damaged:
                 self.damage.append(damaged.sentence)
                 self.graphs = [graph for graph in self.graphs if graph is not damaged.snapshot]
+
+    @cached_property
+    def _rested(self) -> list[tuple[HeapGraph | Stored, growing.PathTable]]:
+        """The snapshots that were taken after the load had paused, with their paths."""
+        found = []
+        for graph in self.graphs:
+            if graph.info.get("kind") == SETTLED:
+                try:
+                    rested = graph.load()
+                except SessionError as error:
+                    self.damage.append(error.sentence)
+                    continue
+                found.append((graph, growing.path_table(rested, keeping.growth_tree(rested)).without_nodes()))
+        return found
+
+    @cached_property
+    def settled(self) -> settle.Settled | None:
+        """The pauses of the load that a snapshot shows; None if there was none."""
+        return settle.settle_of([graph.info for graph in self._seen], self.timeline)
+
+    @property
+    def _seen(self) -> list[HeapGraph | Stored]:
+        """The compared snapshots and those of pauses, in time order."""
+        return sorted([*self.compared, *(graph for graph, _ in self._rested)], key=lambda graph: graph.t_s)
+
+    def survives_pause(self, pile: growing.Accumulation) -> float | None:
+        """The part of the growth of a pile that outlived the pauses of the load; None where none says so."""
+        if self.settled is None or not self._rested and pile.is_buffer:
+            return None
+        known = dict(zip((graph.t_s for graph in self.compared), pile.counts))
+        if self._rested:
+            if not pile.member_classes:
+                return None
+            main = max(pile.member_classes, key=lambda row: int(self.growth.count[-1, row]))
+            rested = growing.align([table for _, table in self._rested] + [self.growth.table]).count[:-1, main]
+            known |= zip((graph.t_s for graph, _ in self._rested), rested.tolist())
+        return settle.surviving_share([known[graph.t_s] for graph in self._seen], self.settled)
 
     @property
     def compared(self) -> list[HeapGraph | Stored]:
@@ -227,6 +296,20 @@ class Case:
     def retention(self) -> keeping.Retention:
         """Dominators and retained bytes of the last snapshot."""
         return keeping.Retention(self.last)
+
+    def cohorts(self, pile: growing.Accumulation) -> cohorts.Cohorts | None:
+        """When what piles up was born, and what is left of what earlier snapshots saw; None where nothing says so."""
+        return cohorts.cohorts(self.last, self.growth, pile, [reading.identities for reading in self.readings[:-1]],
+                               self.times_s, self._clock)
+
+    @cached_property
+    def _clock(self) -> cohorts.Clock:
+        return cohorts.clock_of(account.column(self.timeline, "work_count"), self._pauses)
+
+    def cut(self, pile: growing.Accumulation) -> cuts.Cut:
+        """What is freed if the owner of a pile lets go of it, and who else holds it."""
+        newest = cohorts.newest(self.last, self.growth, pile, self.readings[-2].identities) if len(self.readings) > 1 else None
+        return cuts.cut(self.last, self.tree(self.last), self.growth.table, pile, newest)
 
     @property
     def garbage_bytes(self) -> list[int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from leakscope.analyse import layers
-from leakscope.analyse.trend import grew_in_every_interval
+from leakscope.analyse import layers, work
+from leakscope.analyse.trend import largest_step
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.model import Confidence, Dismissed, Finding, Rate, Verdict, VerdictClass
 from leakscope.units import bytes_text, count_text, seconds_text
@@ -18,6 +18,9 @@ RESIDUE_BYTES = 4 << 20  # growth that goes on, but that nothing explains; ours
 VISIBLE_BYTES = 1 << 20  # growth that is worth a word; ours
 LEAST_RUN_S = 2.0  # shorter runs say nothing about growth
 LEAST_SAMPLES = 12
+WANTED_RUN_S = 60.0  # what is asked for where a run was too short; ours
+STEP_SHARE = 0.8  # of all growth in one step: it is kept once, and no rate; ours
+HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", "it follows the load")  # how reasons begin
 ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run counts for the rate
 
 _CLASS_OF_RULE = {"LS1": VerdictClass.PYTHON_LEAK, "LS2": VerdictClass.DELAYED_GARBAGE, "LS109": VerdictClass.NATIVE_LEAK,
@@ -76,11 +79,18 @@ def judge(examined: Sequence[Examined]) -> Verdict:
     rate = total_rate(examined)
     growth = sum(each.case.trend.growth_bytes for each in examined if each.case.trend)
     if not claims:
-        kind, confidence, sentence = _no_claim(examined, growth)
-        return Verdict(kind, confidence, sentence, growth, rate, None, limit)
+        return replace(_no_claim(examined, growth), growth_bytes=growth, rate=rate, memory_limit_bytes=limit,
+                       bytes_per_work=_per_work(examined[0].case))
     first = claims[0]
-    return Verdict(class_of(first), first.confidence, sentence_of(first), growth, rate, _hours(examined, rate, limit), limit,
-                   evidence_of(first, rate))
+    case = next(each.case for each in examined if first in each.findings)
+    return Verdict(class_of(first), first.confidence, sentence_of(first, case.unit_of_work), growth, rate,
+                   _hours(examined, rate, limit), limit, first.evidence, _per_work(case))
+
+
+def _per_work(case: Case) -> Rate | None:
+    """What a unit of work leaves in the memory of a process; None where no work was counted."""
+    slope = case.per_work(case.memory.points)
+    return None if slope is None else Rate(slope.value, slope.low, slope.high)
 
 
 def total_rate(examined: Sequence[Examined]) -> Rate | None:
@@ -100,14 +110,15 @@ def total_rate(examined: Sequence[Examined]) -> Rate | None:
 
 
 def _hours(examined: Sequence[Examined], rate: Rate | None, limit: int | None) -> float | None:
-    if rate is None or limit is None or rate.bytes_per_s <= 0 or rate.low is not None and rate.low <= 0:
+    """Hours until the limit; None where it is not known, or where the interval of the rate does not exclude 0."""
+    if rate is None or limit is None or rate.bytes_per_s <= 0 or rate.low is None or rate.low <= 0:
         return None
     used = sum(int(each.case.timeline[-1].get("rss_bytes", 0)) for each in examined if each.case.timeline)
     return round(max(0, limit - used) / rate.bytes_per_s / 3600, 2)
 
 
-def sentence_of(finding: Finding) -> str:
-    """One sentence that names the owner, the growth and the pace."""
+def sentence_of(finding: Finding, unit: str = "unit of work") -> str:
+    """One sentence that names the owner, the growth and the pace: a second, and a `unit` of work where that is known."""
     growth, share = bytes_text(growth_of(finding)), finding.share_of_growth_ratio
     part = f" ({share:.0%} of the growth)" if share is not None else ""
     if finding.cycle:
@@ -117,53 +128,51 @@ def sentence_of(finding: Finding) -> str:
         return f"{finding.owner}: {growth} more{part}; {finding.rule.title[0].lower()}{finding.rule.title[1:]}."
     added = finding.counts[-1] - finding.counts[0] if finding.counts else finding.object_count
     pace = f", {finding.objects_per_s:.1f} a second" if finding.objects_per_s else ""
+    if finding.bytes_per_work and finding.bytes_per_work.bytes_per_s > 0:
+        pace += f", {bytes_text(finding.bytes_per_work.bytes_per_s)} a {unit}"
     return f"{finding.owner} grew by {count_text(added)} {finding.leaked_type}, {growth}{part}{pace}."
 
 
-def evidence_of(finding: Finding, rate: Rate | None) -> tuple[tuple[str, str], ...]:
-    """The evidence bits of a claim, each with its number (knowledge page "verdicts and reports", section 2.1)."""
-    bits = []
-    if finding.counts and grew_in_every_interval(finding.counts):
-        text = bytes_text if finding.cycle else count_text  # of cycles it is known what they keep
-        bits.append(("G", f"grew in every interval: {' -> '.join(text(count) for count in finding.counts)}"))
-    if rate and rate.low is not None and rate.low > 0:
-        bits.append(("R", f"the memory of the process rises by {bytes_text(rate.bytes_per_s)} a second "
-                          f"(95 %: {bytes_text(rate.low)} to {bytes_text(rate.high or 0.0)})"))
-    kept = sum(finding.retained_bytes.values())
-    if finding.frees_bytes and kept and finding.frees_bytes >= 0.5 * kept:
-        bits.append(("C", f"if the owner lets go, {bytes_text(finding.frees_bytes)} are freed"))
-    ended = next((reason for reason in finding.reasons if "have ended" in reason), "")
-    if ended:
-        bits.append(("D", ended))
-    return tuple(bits)
-
-
-def _no_claim(examined: Sequence[Examined], growth: int) -> tuple[VerdictClass, Confidence, str]:
+def _no_claim(examined: Sequence[Examined], growth: int) -> Verdict:
+    """The verdict where nothing can be claimed: why not, from the first reason that holds."""
     main = examined[0].case
-    trend = main.trend
-    samples = sum(1 for sample in main.timeline if sample["t_ns"] / 1e9 >= main.window.start_s)
-    if trend is None or main.window.length_s < LEAST_RUN_S or samples < LEAST_SAMPLES:
-        return (VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW,
-                f"The run was observed for {seconds_text(max(0.0, main.window.length_s))} after its start, which is too "
-                "short to tell growth from start-up.")
-    rest = [each for each in examined if each.case.trend and _goes_on(each.case.trend)]
+    short = _too_short(main)
+    if short:
+        return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, short)
+    if main.follows_load and main.load is not None:
+        return _power(main, f"Memory follows the load: {main.load.explained_ratio:.0%} of its growth is explained by "
+                            f"{main.load.covariate}, and at equal load it is flat")
     bounded = [what for each in examined for what in each.dismissed if (what.growth_bytes or 0) >= VISIBLE_BYTES / 4]
-    bounded = [what for what in bounded if what.why.startswith(("bounded", "it levels off"))]
+    bounded = [what for what in bounded if what.why.startswith(HARMLESS)]
     explained = sum(what.growth_bytes or 0 for what in bounded)
-    if rest and explained < 0.5 * growth:
+    if explained < 0.5 * growth and any(each.case.trend and _goes_on(each.case.trend) for each in examined):
         few = len(main.graphs) < LEAST_SNAPSHOTS
         missing = f"only {len(main.graphs)} snapshots were taken" if few else "no owner of it was found"
-        return (VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW,
-                f"Memory still grows, by {bytes_text(growth)} in the judged part of the run, but {missing}.")
+        return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW,
+                       f"Memory still grows, by {bytes_text(growth)} in the judged part of the run, but {missing}.")
     if bounded:
         largest = max(bounded, key=lambda what: what.growth_bytes or 0)
-        return (VerdictClass.BOUNDED_GROWTH, Confidence.MEDIUM,
-                f"What grew is bounded: {largest.what} ({bytes_text(largest.growth_bytes or 0)}), {largest.why}.")
-    start_up = _start_up_growth(main)
-    if max(start_up, growth) >= VISIBLE_BYTES:
-        return (VerdictClass.WARM_UP, Confidence.MEDIUM,
-                f"Memory grew by {bytes_text(max(start_up, growth))} and then stopped growing.")
-    return VerdictClass.NO_LEAK, Confidence.MEDIUM, f"Memory is flat; {_power(main)}."
+        return Verdict(VerdictClass.BOUNDED_GROWTH, Confidence.MEDIUM,
+                       f"What grew is bounded: {largest.what} ({bytes_text(largest.growth_bytes or 0)}), {largest.why}.")
+    whole = max(_start_up_growth(main), growth)
+    if whole >= VISIBLE_BYTES:
+        judged = [point for point in main.memory.points if point[0] >= main.window.start_s]
+        step = largest_step(judged)
+        if step is not None and step.share_ratio >= STEP_SHARE and step.rise >= VISIBLE_BYTES:
+            return Verdict(VerdictClass.WARM_UP, Confidence.MEDIUM,
+                           f"Memory grew once, by {bytes_text(step.rise)} at {seconds_text(step.x)}, and then stayed: a step "
+                           "that is kept, no rate.")
+        return Verdict(VerdictClass.WARM_UP, Confidence.MEDIUM, f"Memory grew by {bytes_text(whole)} and then stopped growing.")
+    return _power(main, "Memory is flat")
+
+
+def _too_short(case: Case) -> str:
+    """That a run says nothing, and what to run; empty where it is long enough."""
+    samples = sum(1 for sample in case.timeline if sample["t_ns"] / 1e9 >= case.window.start_s)
+    if case.trend is not None and case.window.length_s >= LEAST_RUN_S and samples >= LEAST_SAMPLES:
+        return ""
+    return (f"The run was observed for {seconds_text(max(0.0, case.window.length_s))} after its start, which is too short to "
+            f"tell growth from start-up; let it work for {seconds_text(WANTED_RUN_S)} or more: leakscope run -- COMMAND.")
 
 
 def _goes_on(trend: layers.MemoryTrend) -> bool:
@@ -178,9 +187,13 @@ def _start_up_growth(case: Case) -> int:
     return int(layers.change(points, whole) or 0)
 
 
-def _power(case: Case) -> str:
-    """The smallest steady growth that would have been seen."""
+def _power(case: Case, what: str) -> Verdict:
+    """No leak, and what makes that worth something: the smallest steady growth that would have been seen."""
     slope = case.trend.slope if case.trend else None
     noise = max(abs(slope.low or 0.0), abs(slope.high or 0.0)) if slope and slope.low is not None else 0.0
     least = max(noise, CLAIM_BYTES / max(case.window.length_s, 1e-9))
-    return f"growth of {bytes_text(least)} a second or more would have been seen"
+    done = work.rate_per_work(case.memory.points, case.timeline, case.window)
+    each = least / done.units_per_s if done and done.units_per_s > 0 else None
+    seen = f"{bytes_text(least)} a second" + (f", or {bytes_text(each)} a {case.unit_of_work}," if each is not None else "")
+    return Verdict(VerdictClass.NO_LEAK, Confidence.MEDIUM, f"{what}; growth of {seen} or more would have been seen.",
+                   smallest_leak_bytes_per_s=least, smallest_leak_bytes_per_work=each)

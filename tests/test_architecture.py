@@ -22,7 +22,7 @@ FLOORS = {
     "cli": 1, "pytest_plugin": 1, "__main__": 1,
     "commands": 2, "no_leak": 2,
     "inject": 3, "detectors": 3, "render": 3,
-    "case": 4, "report": 4, "baseline": 4, "verdict": 4,
+    "case": 4, "report": 4, "baseline": 4, "verdict": 4, "proof": 4,
     "analyse": 5,
     "heap": 6, "session": 6,
     "model": 7, "plugins": 7, "units": 7,

@@ -23,7 +23,7 @@ def test_a_pile_is_a_python_leak_and_the_sentence_names_its_owner():
     answer = judged(case(PILE, n=[100, 200, 300, 400, 500]))
     assert answer.kind is VerdictClass.PYTHON_LEAK
     assert answer.sentence.startswith("app.cache grew by 400 shop.Order")
-    assert [bit for bit, _ in answer.evidence] == ["G", "R", "C"]
+    assert [bit for bit, _ in answer.evidence] == ["G", "R", "E", "C"]
 
 
 def test_a_small_pile_is_listed_but_not_claimed():

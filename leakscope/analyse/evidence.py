@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from leakscope.analyse import naming, retention
 from leakscope.analyse.dominators import device_name
-from leakscope.analyse.growth import Accumulation, Growth, PathTable, masked_text
+from leakscope.analyse.growth import Accumulation, Growth, PathTable, below_classes, masked_text
 from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.retention import Retention
@@ -203,17 +203,6 @@ def node_growth(growth: Growth, pile: Accumulation) -> int:
     """How many objects more there are at and below the members than in the first snapshot."""
     inside = below_classes(growth.table, list(pile.member_classes) or [pile.owner_class])
     return int((growth.count[-1, inside] - growth.count[0, inside]).sum())
-
-
-def below_classes(table: PathTable, rows: list[int]) -> Array:
-    """(C,) bool: path classes at or below `rows`."""
-    inside = np.zeros(len(table.key), bool)
-    inside[rows] = True
-    while True:  # classes are few: follow parents until nothing changes
-        more = inside | ((table.parent >= 0) & inside[np.maximum(table.parent, 0)])
-        if (more == inside).all():
-            return more
-        inside = more
 
 
 def fingerprint(path: Path, cycle: Sequence[str] = ()) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.analyse import kernel
+from leakscope.analyse import kernel, naming
 from leakscope.analyse.paths import Tree
 from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph, TypeName
@@ -30,7 +30,8 @@ Array = NDArray[Any]
 FOLDED_DEPTH = 400  # nodes further down share the class of the path above them; ours, deeper names help nobody
 LEAST_ENTRIES = 5  # fewer additional objects are start-up, whatever they weigh; ours
 TUPLE_PLACES = 8  # longer tuples are lists that cannot change; ours
-TYPE_STEPS, TYPE_SHARE = 3, 0.5  # how far below an entry its class is looked for, and with what part of the bytes; ours
+TYPE_STEPS, TYPE_SHARE = 12, 0.5  # how far below an entry its class is looked for, and with what part of the bytes; ours
+_SPEAKING_KINDS = frozenset(layout.NODE_KINDS.index(kind) for kind in ("exception", "function", "generator", "task", "type"))
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
 
 
@@ -39,7 +40,8 @@ def masked_text(text: str) -> str:
     return _VOLATILE.sub("*", text)
 
 
-def _hash64(text: str) -> int:
+def hash64(text: str) -> int:
+    """Return 64 bits that are the same for a text in every process."""
     return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little")
 
 
@@ -91,14 +93,14 @@ _NAMING[layout.INDEX] = kernel.BY_PLACE  # the places of a small tuple mean some
 
 def _root_tokens(graph: HeapGraph, tree: Tree, nodes: Array) -> Array:
     """Tokens of root nodes: by kind and label, c-held and garbage ones by their type."""
-    types = np.fromiter((_hash64(f"unheld|{name.full}") for name in graph.types), np.uint64, len(graph.types))
+    types = np.fromiter((hash64(f"unheld|{name.full}") for name in graph.types), np.uint64, len(graph.types))
     tokens: Array = types[graph.type_id[nodes]]
     for row in np.flatnonzero((tree.root[nodes] >= 0) & (tree.root[nodes] < len(graph.root_kind))).tolist():
         node = int(nodes[row])
         root = int(tree.root[node])
         kind, text = int(graph.root_kind[root]), graph.text(int(graph.root_label[root]))
         name = graph.node_name(node) if kind != layout.ROOT_KINDS.index("module") else ""
-        tokens[row] = _hash64(f"{kind}|{masked_text(text)}|{masked_text(name)}")
+        tokens[row] = hash64(f"{kind}|{masked_text(text)}|{masked_text(name)}")
     return tokens
 
 
@@ -111,7 +113,7 @@ def path_table(graph: HeapGraph, tree: Tree) -> PathTable:
     token[roots] = _root_tokens(graph, tree, roots)
     kernel.active.path_keys(
         order, tree.parent, tree.parent_edge, kernel.column(graph.edge_label, "<u4"), tree.depth,
-        kernel.column(graph.type_id, "<u4"), np.fromiter((_hash64(masked_text(text)) for text in texts), np.uint64, len(texts)),
+        kernel.column(graph.type_id, "<u4"), np.fromiter((hash64(masked_text(text)) for text in texts), np.uint64, len(texts)),
         np.fromiter((text[:1] == "'" for text in texts), np.uint8, len(texts)),
         np.fromiter((name.full == "tuple" for name in graph.types), np.uint8, len(graph.types)), _NAMING, TUPLE_PLACES,
         FOLDED_DEPTH, token, key)
@@ -277,7 +279,7 @@ def containers(graph: HeapGraph) -> Containers:
     """Return the containers that hold something."""
     nodes = np.flatnonzero((graph.length > 0) & (graph.address > 0))
     nodes = nodes[np.argsort(graph.address[nodes], kind="stable")]
-    keys = np.fromiter((_hash64(name.full) for name in graph.types), np.uint64, len(graph.types))
+    keys = np.fromiter((hash64(name.full) for name in graph.types), np.uint64, len(graph.types))
     return Containers(graph.address[nodes], keys[graph.type_id[nodes]], graph.length[nodes].astype(np.int64), nodes)
 
 
@@ -317,6 +319,17 @@ def of_container(graph: HeapGraph, table: PathTable, node: int, counts: tuple[in
                         leaked_type(graph, table, rows.tolist()), 1, int(table.class_of[node]), tuple(rows.tolist()))
 
 
+def below_classes(table: PathTable, rows: list[int]) -> Array:
+    """(C,) bool: path classes at or below `rows`."""
+    inside = np.zeros(len(table.key), bool)
+    inside[rows] = True
+    while True:  # classes are few: follow parents until nothing changes
+        more = inside | ((table.parent >= 0) & inside[np.maximum(table.parent, 0)])
+        if (more == inside).all():
+            return more
+        inside = more
+
+
 def dominant_type(graph: HeapGraph, table: PathTable, row: int) -> str:
     """The most frequent type among the members of a path class."""
     return _dominant(graph, table, row).full
@@ -329,24 +342,37 @@ def _dominant(graph: HeapGraph, table: PathTable, row: int) -> TypeName:
 def leaked_type(graph: HeapGraph, table: PathTable, rows: list[int]) -> str:
     """What a person would say piles up: the entries, or the instances of a class in them where entries are plain containers.
 
-    An entry that is a tuple of a request and its body is "requests" to a person. So from the entry with most bytes follow the
-    heaviest child for a few steps, and name the first class of the program that most of the bytes hang on.
+    An entry that is a tuple of a request and its body is "requests" to a person, and a callback in a tuple, or the key of a
+    selector, stands for the connection behind it. So from the entry with most bytes follow the heaviest child for as long as
+    most of the bytes hang on it, and name the first class of the program or of a library; else the first of any kind.
     """
     row = max(rows, key=lambda each: (int(table.subtree_bytes[each]), -each))
     often = [each for each in rows if 2 * table.count[each] >= max(table.count[rows])]
-    entry = _dominant(graph, table, max(often, key=lambda each: (int(table.subtree_bytes[each]), -each)))
-    whole = int(table.subtree_bytes[row])
+    entry = max(often, key=lambda each: (int(table.subtree_bytes[each]), -each))
+    if _speaks(graph, table, entry):
+        return _dominant(graph, table, entry).full
+    whole, named = int(table.subtree_bytes[row]), ""
     for _ in range(TYPE_STEPS):
         name = _dominant(graph, table, row)
         if name.module != "builtins":
-            return name.full
+            if not naming.is_stdlib(name.module):
+                return name.full
+            named = named or name.full
         children = np.flatnonzero(table.parent == row)
         if not len(children):
             break
         row = int(children[np.argmax(table.subtree_bytes[children])])
         if table.subtree_bytes[row] < TYPE_SHARE * whole:
             break
-    return entry.full
+    return named or _dominant(graph, table, entry).full
+
+
+def _speaks(graph: HeapGraph, table: PathTable, row: int) -> bool:
+    """True for entries that say themselves what they are: instances of a class that is no container, errors, functions."""
+    name, node = _dominant(graph, table, row), int(table.example[row])
+    if int(graph.kind[node]) in _SPEAKING_KINDS:
+        return True
+    return name.module != "builtins" and not (naming.is_stdlib(name.module) and graph.length[node])
 
 
 def type_totals(graph: HeapGraph) -> dict[str, tuple[int, int]]:

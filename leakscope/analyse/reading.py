@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from leakscope.analyse import growth, layers, retention, sites
+from leakscope.analyse import cohorts, growth, layers, retention, sites
 from leakscope.analyse.paths import Tree
 from leakscope.heap.graph import HeapGraph
 
@@ -13,7 +13,7 @@ from leakscope.heap.graph import HeapGraph
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Sums of one snapshot: by layer, by type, by path, by container, by allocation site (all blocks, and those of no
-    object); bytes of unreachable cycles."""
+    object); bytes of unreachable cycles; who was there."""
 
     totals: layers.HeapTotals
     types: dict[str, tuple[int, int]]
@@ -22,6 +22,7 @@ class Reading:
     places: Counter[sites.Place]
     loose: Counter[sites.Place]
     garbage_bytes: int
+    identities: cohorts.Identities
 
     @classmethod
     def of(cls, graph: HeapGraph, tree: Tree, is_last: bool) -> Reading:
@@ -29,4 +30,4 @@ class Reading:
         table = growth.path_table(graph, tree)
         return cls(layers.heap_totals(graph), growth.type_totals(graph), table if is_last else table.without_nodes(),
                    growth.containers(graph), sites.live_places(graph), sites.loose_places(graph),
-                   retention.garbage_bytes(graph))
+                   retention.garbage_bytes(graph), cohorts.identities(graph))

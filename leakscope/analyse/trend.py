@@ -13,6 +13,8 @@ from statistics import median
 from typing import NamedTuple
 
 MOST_POINTS = 120  # pairs grow with the square; 120 evenly picked points give 7140 slopes, ours, tuned for speed
+STEP_PART = 0.1  # of the time: what rises within it is a step; ours
+LEAST_POINTS_OF_A_STEP = 12  # with fewer any growth is a step; ours
 NORMAL_975 = 1.96  # two-sided 95 %
 
 
@@ -82,3 +84,25 @@ def slowing_ratio(points: Sequence[tuple[float, float]]) -> float | None:
     if early is None or late is None or early.value <= 0:
         return None
     return late.value / early.value
+
+
+class Step(NamedTuple):
+    """The largest rise of a series within a short time: when it began, by how much, and its part of the whole growth."""
+
+    x: float
+    rise: float
+    share_ratio: float
+
+
+def largest_step(points: Sequence[tuple[float, float]], part: float = STEP_PART) -> Step | None:
+    """Return the largest rise within `part` of the range of x; None where the series did not grow from end to end."""
+    kept = thinned(points)
+    if len(kept) < LEAST_POINTS_OF_A_STEP or kept[-1][1] <= kept[0][1]:
+        return None
+    width = part * (kept[-1][0] - kept[0][0])
+    best, first = (0.0, kept[0][0]), 0
+    for number, (x, y) in enumerate(kept):
+        while first < number - 1 and x - kept[first][0] > width:
+            first += 1
+        best = max(best, (y - kept[first][1], kept[first][0]))
+    return Step(best[1], best[0], min(1.0, best[0] / (kept[-1][1] - kept[0][1])))

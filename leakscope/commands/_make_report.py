@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import leakscope
-from leakscope import plugins, verdict
+from leakscope import plugins, proof, verdict
 from leakscope import session as sessions
-from leakscope.analyse import kin
+from leakscope.analyse import grouping, kin
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.commands._absence import LOST_CLAIM
 from leakscope.heap.load import Stored
@@ -86,7 +86,7 @@ def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
     for detector in plugins.load("leakscope.detectors", ("RULE", "detect")).values():
         for found in detector.detect(case):
             if isinstance(found, Finding):
-                findings.append(found)
+                findings.append(proof.completed(case, found))
             else:
                 dismissed.append(found)
     return tuple(findings), tuple(dismissed)
@@ -95,7 +95,8 @@ def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
 def _report(session: sessions.Session, processes: Sequence[sessions.SessionProcess], examined: Sequence[verdict.Examined],
             skipped: Sequence[str]) -> Report:
     answer = verdict.judge(examined)
-    findings = verdict.ranked([finding for each in examined for finding in each.findings])[:MOST_FINDINGS]
+    findings = verdict.ranked([finding for each in examined for finding in each.findings])
+    findings = grouping.grouped(findings)[:MOST_FINDINGS]
     shown = _shown_case(examined, findings)
     dismissed = sorted((what for each in examined for what in each.dismissed), key=lambda what: -(what.growth_bytes or 0))
     if shown.memory.is_estimated:
@@ -106,15 +107,13 @@ def _report(session: sessions.Session, processes: Sequence[sessions.SessionProce
         findings=tuple(findings), dismissed=tuple(dismissed), gaps=_gaps(session, shown, findings),
         notes=tuple(dict.fromkeys(notes)),
         series=_series(shown), snapshots=_marks(shown), growth=_growth_rows(shown),
-        graph_explains_ratio=_explained(shown), agent_bytes=_agent_bytes(shown), app_share_ratio=None)
+        graph_explains_ratio=shown.coverage_ratio, agent_bytes=_agent_bytes(shown), app_share_ratio=None)
 
 
 def _shown_case(examined: Sequence[verdict.Examined], findings: Sequence[Finding]) -> Case:
     """The process whose timeline and layers are shown: the one of the first claim, else the main one."""
     if findings and verdict.is_claim(findings[0]):
-        for each in examined:
-            if findings[0] in each.findings:
-                return each.case
+        return next((each.case for each in examined if int(each.case.info.get("pid", 0)) == findings[0].pid), examined[0].case)
     return examined[0].case
 
 
@@ -167,8 +166,9 @@ def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) ->
     if case.native_growth is None and any(verdict.class_of(finding).value == "native-leak" for finding in findings[:1]):
         gaps.append(Gap("which native function keeps the memory", "native allocations were not sampled",
                         "leakscope run --native -- COMMAND"))
-    gaps.append(Gap("that it stays when the load pauses", "no settle step, which this version does not take yet",
-                    "stop the load, wait a minute, and look again: leakscope why SESSION --type TYPE"))
+    if case.settled is None:
+        gaps.append(Gap("that it stays when the load pauses", "the load never paused for a snapshot",
+                        "leakscope run --settle 30s -- COMMAND, where the load can pause"))
     return tuple(gaps)
 
 
@@ -199,14 +199,6 @@ def _growth_rows(case: Case) -> tuple[GrowthRow, ...]:
         if path:
             rows.append(GrowthRow("owner", path.owner, pile.counts, pile.sizes_bytes))
     return tuple(rows)
-
-
-def _explained(case: Case) -> float | None:
-    """The part of the growth that is not "unexplained"."""
-    total, rest = case.layer("total"), case.layer("unexplained")
-    if not total or total <= 0 or rest is None:
-        return None
-    return round(min(1.0, max(0.0, 1 - abs(rest) / total)), 3)
 
 
 def _agent_bytes(case: Case) -> int | None:

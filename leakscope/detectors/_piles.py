@@ -10,21 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-from leakscope.analyse import evidence, retention
+from leakscope import proof
+from leakscope.analyse import evidence, retention, settle
+from leakscope.analyse.cohorts import Cohorts
+from leakscope.analyse.cuts import Cut
 from leakscope.analyse.growth import Accumulation
 from leakscope.case import LEAST_PILE_BYTES, Case
+from leakscope.detectors._dismissals import STEADY_RATIO, arrows, bound_of, dismissal, is_far
 from leakscope.model import Confidence, Dismissed, Finding, Path, Rule
 from leakscope.units import bytes_text, count_text
 
-PLATEAU_RATIO = 0.25  # the last third grows at less than a quarter of the pace of the first; ours
-STEADY_RATIO = 0.5
-HIGH_SNAPSHOTS = 4
-HIGH_SHARE = 0.3  # of the growth of the process
 HIDDEN_LEAST_BYTES = 4 << 20  # native growth that is worth blaming on objects whose memory cannot be sized
 EXPIRY_SNAPSHOTS = 5  # a cache that expires by age is believed to grow only over so many; ours
-SOFT_BOUND = 2.0  # some caches tidy up late: SQLAlchemy's at 1.5 times its capacity
-FILLED_RATIO = 0.2  # a cache below this is far from its bound ...
-HUGE_BOUND_BYTES = 256 << 20  # ... and a bound that would hold this much is none; both ours
+MOST_PROVEN = 8  # piles of a case whose births and holders are looked at: each is some walks over the edges; ours
 
 
 @dataclass(frozen=True)
@@ -78,92 +76,114 @@ def _with_saved_tensors(case: Case, found: list[Pile]) -> list[Pile]:
 
 
 def detect_shape(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[Finding | Dismissed]:
-    """Yield a finding, or what was dismissed, for each pile of one shape."""
-    for pile in piles(case):
-        if pile.shape == shape:
-            why = dismissal(case, pile)
-            growth = pile.accumulation.growth_bytes
-            if why:
-                yield Dismissed(what_piles_up(pile), why, pile.path.owner, growth)
-            else:
-                yield finding(case, pile, rule, remedy)
+    """Yield a finding, or what was dismissed, for each pile of one shape; both for one whose bound is far away."""
+    for rank, pile in enumerate(piles(case)):
+        if pile.shape != shape:
+            continue
+        cohorts = case.cohorts(pile.accumulation) if rank < MOST_PROVEN else None
+        outlived = case.survives_pause(pile.accumulation)
+        bound = bound_of(case, pile.accumulation)
+        why = dismissal(case, pile.accumulation, cohorts, outlived)
+        if why:
+            yield Dismissed(what_piles_up(pile), why, pile.path.owner, pile.accumulation.growth_bytes)
+        if not why or bound is not None and is_far(case, bound):
+            cut = case.cut(pile.accumulation) if rank < MOST_PROVEN else None
+            yield finding(case, pile, rule, remedy, Proven(cohorts, outlived, cut, str(bound) if bound else ""))
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What births, a pause of the load and the removal of the owner say of a pile; None: not known. `bound`: a far one."""
+
+    cohorts: Cohorts | None
+    outlived_ratio: float | None
+    cut: Cut | None
+    bound: str = ""
 
 
 def what_piles_up(pile: Pile) -> str:
-    """`dict of shop.Order in app.CACHE`."""
+    """`shop.Order in app.CACHE`."""
     return f"{pile.accumulation.leaked_type} in {pile.path.owner}"
 
 
-def dismissal(case: Case, pile: Pile) -> str:
-    """Why a pile is no leak; empty if it may be one."""
-    counts = pile.accumulation.counts
-    bound = evidence.declared_bound(case.last, case.tree(case.last), pile.accumulation)
-    if bound is not None:
-        limit, what = bound
-        entries = counts[-1] / max(1, pile.accumulation.owner_count)
-        filled = entries / limit if limit else 1.0
-        unit = pile.accumulation.sizes_bytes[-1] / max(1, counts[-1])
-        if filled <= SOFT_BOUND and (filled >= FILLED_RATIO or unit * limit < HUGE_BOUND_BYTES):
-            return f"bounded: {what} {count_text(limit)}, {min(filled, 1.0):.0%} filled"
-    ratio = case.steady(counts)
-    if ratio is not None and ratio < PLATEAU_RATIO:
-        return f"it levels off: {arrows(counts)}, the end grows at {max(ratio, 0.0):.0%} of the pace of the start"
-    if case.has_stalled(evidence.node_growth(case.growth, pile.accumulation)):
-        return "it levels off: the objects of the process hardly grew in the last third of the run"
-    return ""
-
-
-def arrows(counts: tuple[int, ...]) -> str:
-    """`120 -> 900 -> 1 800`."""
-    return " -> ".join(count_text(count) for count in counts)
-
-
-def finding(case: Case, pile: Pile, rule: Rule, remedy: str) -> Finding:
+def finding(case: Case, pile: Pile, rule: Rule, remedy: str, proven: Proven) -> Finding:
     """Return the finding of a pile."""
-    accumulation = pile.accumulation
-    proof = evidence.Proof(case.last, case.growth.table, case.retention, accumulation)
-    share = evidence.share_of_growth(case.trend, case.times_s, accumulation.growth_bytes + pile.hidden_bytes)
+    accumulation, cut, cohorts = pile.accumulation, proven.cut, proven.cohorts
+    sums = evidence.Proof(case.last, case.growth.table, case.retention, accumulation)
+    growth = accumulation.growth_bytes + pile.hidden_bytes
+    share = evidence.share_of_growth(case.trend, case.times_s, growth)
     rate = case.per_second(accumulation.counts)
-    reasons, doubts = reasons_and_doubts(case, pile, share)
-    if proof.ended_ratio >= 0.25:
-        reasons.append(f"{proof.ended_ratio:.0%} of them have ended: nobody will use them again")
-    others = () if accumulation.is_buffer else tuple(
-        retention.other_holders(case.last, case.tree(case.last), accumulation.member_node))
+    facts = proof.Facts(growth, accumulation.counts, _unit(pile), share, sums.ended_ratio, proven.outlived_ratio, cohorts, cut)
+    bits = proof.bits(case, facts)
+    others = _others(case, pile, cut)
+    reasons, doubts = reasons_and_doubts(case, pile, facts, dict(bits))
+    doubts = [f"it may be {proven.bound}"] * bool(proven.bound) + doubts
     if others:
-        doubts.append(f"the objects are also held by {others[0]}")
-    growth = {"host": accumulation.growth_bytes + pile.hidden_bytes}
-    origin = case.origins.of(proof.wanted())
+        doubts.append(_held_twice(cut, others))
+    origin = case.origins.of(sums.wanted())
     return Finding(
-        rule=rule, confidence=confidence(case, pile, share), layer=proof.layer(pile.hidden_bytes), owner=pile.path.owner,
-        path=pile.path, leaked_type=accumulation.leaked_type, pid=int(case.info.get("pid", 0)),
+        rule=rule, confidence=confidence(case, pile, facts, bits, proven.bound), layer=sums.layer(pile.hidden_bytes),
+        owner=pile.path.owner, path=pile.path, leaked_type=accumulation.leaked_type, pid=int(case.info.get("pid", 0)),
         object_count=None if accumulation.is_buffer else accumulation.counts[-1],
         objects_per_s=None if rate is None or accumulation.is_buffer else round(rate.value, 3),
-        retained_bytes=proof.retained_bytes, growth_bytes=growth, share_of_growth_ratio=share,
-        frees_bytes=proof.frees_bytes, site=origin.first, sites=origin.places, also_held_by=others,
-        reasons=(*reasons, *origin.reasons), doubts=(*doubts, *origin.doubts), remedy=remedy,
-        fingerprint=evidence.fingerprint(pile.path), counts=accumulation.counts)
+        retained_bytes=sums.retained_bytes, growth_bytes={"host": growth}, share_of_growth_ratio=share,
+        frees_bytes=sums.frees_bytes if cut is None or cut.is_enough else cut.freed_bytes, site=origin.first,
+        sites=origin.places, also_held_by=others, reasons=(*reasons, *origin.reasons), doubts=(*doubts, *origin.doubts),
+        remedy=remedy, fingerprint=evidence.fingerprint(pile.path), counts=accumulation.counts, evidence=bits,
+        cohorts=() if cohorts is None else cohorts.counts, **proof.rates(case, facts))
 
 
-def reasons_and_doubts(case: Case, pile: Pile, share: float | None) -> tuple[list[str], list[str]]:
+def _unit(pile: Pile) -> str:
+    accumulation = pile.accumulation
+    return "bytes" if accumulation.is_buffer and accumulation.counts == accumulation.sizes_bytes else "entries"
+
+
+def _others(case: Case, pile: Pile, cut: Cut | None) -> tuple[str, ...]:
+    """Who else holds what piles up: by the votes of the newest entries where the owner alone frees little."""
+    if pile.accumulation.is_buffer:
+        return ()
+    if cut is not None and cut.others:
+        return tuple(holder.name for holder in cut.others)
+    return tuple(retention.other_holders(case.last, case.tree(case.last), pile.accumulation.member_node))
+
+
+def _held_twice(cut: Cut | None, others: tuple[str, ...]) -> str:
+    if cut is None or not cut.others or cut.ratio is None:
+        return f"the objects are also held by {others[0]}"
+    first = cut.others[0]
+    text = (f"if the owner lets go, only {cut.ratio:.0%} is freed: {count_text(first.votes)} of {count_text(first.of)} of the "
+            f"newest are also held by {first.name}")
+    if cut.with_others_bytes is not None and cut.with_others_bytes > cut.freed_bytes:
+        who = "both let" if len(cut.others) == 1 else "all of them let"
+        text += f"; if {who} go, {bytes_text(cut.with_others_bytes)} are freed"
+    return text
+
+
+def reasons_and_doubts(case: Case, pile: Pile, facts: proof.Facts, bits: dict[str, str]) -> tuple[list[str], list[str]]:
     """The evidence for and against, in whole phrases with their numbers."""
-    counts, doubts = pile.accumulation.counts, []
-    unit = "bytes" if pile.accumulation.is_buffer and counts == pile.accumulation.sizes_bytes else "entries"
-    reasons = [f"it grew in every interval ({unit}): {arrows(counts)}"]
+    counts, doubts = facts.counts, []
+    reasons = [bits.get("G") or f"it grew ({facts.unit}): {arrows(counts)}"]
     ratio = case.steady(counts)
     if ratio is not None and ratio >= STEADY_RATIO:
         reasons.append(f"the growth does not slow down: the end grows at {ratio:.0%} of the pace of the start")
     elif ratio is not None:
         doubts.append(f"the growth slows down: the end grows at {ratio:.0%} of the pace of the start")
-    if share is not None:
-        reasons.append(f"it accounts for {share:.0%} of the growth of the process")
+    if facts.share_ratio is not None:
+        reasons.append(f"it accounts for {facts.share_ratio:.0%} of the growth of the process")
+    reasons += [bits[bit] for bit in "SED" if bit in bits]
     if pile.hidden_bytes:
         doubts.append(f"{bytes_text(pile.hidden_bytes)} of native memory grew beside these objects, whose own memory "
                       "cannot be sized from Python")
-    if len(counts) < HIGH_SNAPSHOTS:
+    if len(counts) < proof.HIGH_SNAPSHOTS:
         doubts.append(f"only {len(counts)} snapshots")
     if expires(case, pile):
         doubts.append("its entries expire by their age, which a short run does not show")
-    doubts.append("no settle step: the load was never paused to see what stays")
+    if facts.cohorts is not None and facts.cohorts.is_backlog:
+        doubts.append("the oldest are let go after a while: a queue that is emptied too slowly, or entries with a limit of age")
+    if facts.outlived_ratio is None:
+        doubts.append("no settle step: the load was never paused to see what stays")
+    elif facts.outlived_ratio < settle.STAYS:
+        doubts.append(f"only {facts.outlived_ratio:.0%} of its growth outlived a pause of the load")
     return reasons, doubts
 
 
@@ -172,14 +192,11 @@ def expires(case: Case, pile: Pile) -> bool:
     return evidence.expires_by_age(case.last, case.tree(case.last), pile.accumulation)
 
 
-def confidence(case: Case, pile: Pile, share: float | None) -> Confidence:
-    """High with enough snapshots, a pace that holds, and a share that matters; low where the pace fades."""
-    ratio = case.steady(pile.accumulation.counts)
-    if ratio is not None and ratio < STEADY_RATIO:
+def confidence(case: Case, pile: Pile, facts: proof.Facts, bits: tuple[tuple[str, str], ...], far_bound: str) -> Confidence:
+    """As the bits say; low where the pace fades, a bound is stated, or entries expire that were not watched for long."""
+    ratio = case.steady(facts.counts)
+    if far_bound or ratio is not None and ratio < STEADY_RATIO:
         return Confidence.LOW
-    if len(pile.accumulation.counts) < EXPIRY_SNAPSHOTS and expires(case, pile):
+    if len(facts.counts) < EXPIRY_SNAPSHOTS and expires(case, pile):
         return Confidence.LOW
-    enough = len(pile.accumulation.counts) >= HIGH_SNAPSHOTS
-    return Confidence.HIGH if enough and (share or 0.0) >= HIGH_SHARE else Confidence.MEDIUM
-
-
+    return proof.confidence(bits, facts)

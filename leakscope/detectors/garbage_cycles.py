@@ -24,7 +24,7 @@ from leakscope.case import Case
 from leakscope.heap import layout
 from leakscope.heap.graph import Array, HeapGraph
 from leakscope.model import Confidence, CycleStep, Dismissed, Finding, Path, Rule, Step
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, count_text
 
 RULE = Rule("LS201", "garbage-cycles", "Unreachable cycles pile up uncollected")
 REMEDY = ("Break the cycle (hold the way back by weakref.ref, del the exception in a finally), or let the collector run "
@@ -51,8 +51,19 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     found = list(_findings(case, growth, reason(case))) if grew_in_every_interval(sizes) else []
     yield from found
     if not found:
-        yield Dismissed("unreachable cycles", "the collector has not come yet, but it will: it is on with thresholds "
-                        f"{case.collector.get('thresholds')}", "", growth)
+        yield Dismissed("unreachable cycles", f"{bytes_text(sizes[-1])} wait for the collector, which has not come yet, but "
+                        f"will: {due(case)}", "", growth)
+
+
+def due(case: Case) -> str:
+    """When the next full collection comes, by the counters of the last snapshot (CPython gcmodule.c)."""
+    counts, thresholds = case.collector.get("counts") or [], case.collector.get("thresholds") or []
+    if len(counts) < 3 or len(thresholds) < 3:
+        return f"it is on with thresholds {thresholds}"
+    left = max(0, int(thresholds[2]) - int(counts[2])) + 1
+    each = int(thresholds[0]) * max(1, int(thresholds[1]))
+    return (f"after {left} more collections of the middle generation, one for about {count_text(each)} new objects, and once "
+            "the objects that no full collection has seen are a quarter of all")
 
 
 def reason(case: Case) -> str:

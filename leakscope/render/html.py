@@ -67,7 +67,7 @@ def _view(report: Report) -> dict[str, Any]:
         "timeline": _charts.timeline(report.series, report.snapshots, verdict.memory_limit_bytes),
         "still": _charts.still_text(report.series),
         "tables": _growth_tables(report.growth), "sparkline": _charts.sparkline, "lines": _MOST_LINES,
-        "number": _text.number_text,
+        "number": _text.number_text, "rate_text": _text.rate_text,
     }
 
 

@@ -9,7 +9,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from leakscope.model import Finding
+from leakscope.model import EVIDENCE_BITS, Finding
 from leakscope.render._text import (
     cleaned,
     clip,
@@ -51,7 +51,8 @@ def _lines(report: Report, width: int, report_file: str) -> list[Text]:
     verdict = report.verdict
     style = _STYLES[verdict_tone(verdict)]
     heading = Text("leakscope: ").append(verdict_word(verdict).upper(), style)
-    heading.append(f" ({verdict.kind.value}, {verdict.confidence.value} confidence)")
+    bits = " ".join(bit for bit, _ in verdict.evidence if bit in EVIDENCE_BITS and verdict.kind.is_claim)
+    heading.append(f" ({verdict.kind.value}, {verdict.confidence.value} confidence{': ' * bool(bits)}{bits})")
     sentence = textwrap.wrap(verdict.sentence, width - 2, max_lines=_SENTENCE_LINES, placeholder=" ...") or [""]
     lines = [heading, *(Text(f"  {line}") for line in sentence)]
     last = [_fact("report", report_file)] if report_file else []

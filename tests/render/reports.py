@@ -105,7 +105,11 @@ def _session_store() -> Finding:
          "1.0 entries are added for every request and none is removed", "91 % of the sessions it holds are closed"),
         ("no load was stopped before the last snapshot",),
         "Remove the session in SessionStore.close(), or bound the store with a time to live.", None, "LS1-7K2QX4MB5TZ3WNPA",
-        (12, 3_120, 7_204, 11_288, 15_371, 19_110))
+        (12, 3_120, 7_204, 11_288, 15_371, 19_110),
+        evidence=(("G", "it grew in every interval (entries): 12 -> 3 120 -> 7 204 -> 11 288 -> 15 371 -> 19 110"),
+                  ("E", "every epoch has survivors, oldest first: 3 120 | 4 084 | 4 080 | 4 083 | 3 743")),
+        cohorts=(3_120, 4_084, 4_080, 4_083, 3_743), rate=Rate(3.2 * MIB, 3.1 * MIB, 3.3 * MIB),
+        bytes_per_work=Rate(9_498.0), unit_bytes=9_498)
 
 
 def _recent_errors() -> Finding:
@@ -137,7 +141,7 @@ def delayed_garbage() -> Report:
             "collector's threshold is 200 000 and generation 2 never ran.",
             176 * MIB, Rate(5.8 * MIB, 5.1 * MIB, 6.4 * MIB), 0.37, 8192 * MIB,
             (("G", "grew in every one of 4 intervals"), ("R", "the rate is above zero: 5.1 to 6.4 MiB/s"),
-             ("U", "no root reaches 4 921 of 4 921 cycles"))),
+             ("D", "no root reaches 4 921 of 4 921 cycles"))),
         layers=(Layer("total", 176 * MIB, "uss"), Layer("python", 155 * MIB), Layer("native", 9 * MIB),
                 Layer("allocator-retained", 4 * MIB), Layer("mapped", None), Layer("unexplained", 8 * MIB),
                 Layer("cuda:0", 512 * MIB, None, {"outside": 0, "allocated_owned": 0, "allocated_unowned": 480 * MIB,

@@ -11,7 +11,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from leakscope.model import Rate
+from leakscope.model import EVIDENCE_BITS, Rate
 from leakscope.render import json
 from tests.render.reports import ALL, hostile, large, no_leak, python_leak
 
@@ -48,10 +48,13 @@ PROCESS = record(
 SESSION = record(
     id=TEXT, command=rows(TEXT), started=TEXT, duration_s=maybe(NUMBER), exit_code=maybe(WHOLE), signal=maybe(WHOLE),
     label=TEXT, environment={"type": "object", "additionalProperties": TEXT}, processes=rows(PROCESS))
+EVIDENCE = rows(record(bit=one_of(*EVIDENCE_BITS), text=TEXT))
+RATE = record(bytes_per_s=NUMBER, low=maybe(NUMBER), high=maybe(NUMBER))
+PER_WORK = record(bytes_per_work=NUMBER, low=maybe(NUMBER), high=maybe(NUMBER))
 VERDICT = {
-    **record(sentence=TEXT, confidence=CONFIDENCE, growth_bytes=maybe(WHOLE), hours_until_oom=maybe(NUMBER),
-             rate=maybe(record(bytes_per_s=NUMBER, low=maybe(NUMBER), high=maybe(NUMBER))), memory_limit_bytes=maybe(WHOLE),
-             evidence=rows(record(bit=TEXT, text=TEXT))),
+    **record(sentence=TEXT, confidence=CONFIDENCE, growth_bytes=maybe(WHOLE), hours_until_oom=maybe(NUMBER), rate=maybe(RATE),
+             bytes_per_work=maybe(PER_WORK), memory_limit_bytes=maybe(WHOLE), evidence=EVIDENCE,
+             smallest_leak_bytes_per_s=maybe(NUMBER), smallest_leak_bytes_per_work=maybe(NUMBER)),
 }
 VERDICT["properties"]["class"] = one_of(
     "python-leak", "delayed-garbage", "native-leak", "gpu-leak", "fragmentation", "bounded-growth", "warm-up", "no-leak",
@@ -69,7 +72,8 @@ FINDING = record(
     objects_per_s=maybe(NUMBER), retained_bytes=BY_DEVICE, growth_bytes=BY_DEVICE, share_of_growth_ratio=maybe(NUMBER),
     frees_bytes=maybe(WHOLE), site=maybe(record(**PLACE)), sites=rows(record(**PLACE, share_ratio=maybe(NUMBER)), maxItems=5),
     also_held_by=rows(TEXT), reasons=rows(TEXT), doubts=rows(TEXT), remedy=TEXT, known=maybe(TEXT), fingerprint=TEXT,
-    counts=rows(WHOLE))
+    counts=rows(WHOLE), evidence=EVIDENCE, cohorts=rows(WHOLE), rate=maybe(RATE), bytes_per_work=maybe(PER_WORK),
+    unit_bytes=maybe(WHOLE), fingerprint_preimage=TEXT, similar=TEXT)
 SCHEMA = record(
     schema={"const": "leakscope/report/1"}, tool=record(name={"const": "leakscope"}, version=TEXT), session=SESSION,
     verdict=VERDICT, layers=rows(LAYER, minItems=6), findings=rows(FINDING),
