@@ -33,7 +33,8 @@ class Settle:
         self._wait_ns = int((wait_s or 0) * _SECOND)
         self._collects = bool(collects) and self._wait_ns > 0
         self._call = call if self._collects else None  # lets the main thread call `collect` soon; None: it cannot
-        self._start = self._before = self._taken = None  # samples
+        self._start = self._before = None  # samples
+        self._worked_ns = _LOAD_NS + 1  # processor time of load since the last step; the start of the program was load
         self._asked_ns = 0  # when the main thread was asked to collect
         self._is_collected = False
 
@@ -45,9 +46,10 @@ class Settle:
             self._wait_for_collection(row)
             return
         if self._before is None or not is_quiet(self._start, self._before, row):
+            self._note_load(row)
             self._start = row
         self._before = row
-        if self._quiet_ns(row) < self._wait_ns or not self._has_worked(row):
+        if self._quiet_ns(row) < self._wait_ns or self._worked_ns <= _LOAD_NS:
             return
         if not self._collects:
             self._take(row, False)
@@ -64,10 +66,12 @@ class Settle:
     def _quiet_ns(self, row):
         return row["t_ns"] - self._start["t_ns"]
 
-    def _has_worked(self, row):
-        """Whether there was load since the last step; before the first, the start of the program was."""
-        taken = self._taken
-        return taken is None or row["cpu_ns"] - taken["cpu_ns"] > _LOAD_NS or row.get("work_count") != taken.get("work_count")
+    def _note_load(self, row):
+        """Count what ended a pause: work that was done makes another step worth it, and processor time does from some on."""
+        before = self._before or row
+        self._worked_ns += row["cpu_ns"] - before["cpu_ns"]
+        if row.get("work_count") != before.get("work_count"):
+            self._worked_ns += _LOAD_NS + 1
 
     def _wait_for_collection(self, row):
         is_late = time.monotonic_ns() - self._asked_ns > _COLLECT_NS
@@ -89,7 +93,7 @@ class Settle:
         """Take the snapshot; return False where another is still under way."""
         if self._recorder.snapshots.is_busy:
             return False
-        self._taken = row
+        self._worked_ns = 0
         more = {"settle": {"quiet_s": round(self._quiet_ns(row) / _SECOND, 3), "collected": is_collected}}
         self._start = self._before = None
         self._recorder.take("settle", None, is_waited=False, more=more)
