@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import leakscope
 from leakscope import plugins, proof, verdict
 from leakscope import session as sessions
-from leakscope.analyse import grouping, kin
+from leakscope.analyse import grouping, kin, settle
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.commands._absence import LOST_CLAIM
 from leakscope.heap.load import Stored
@@ -167,7 +167,9 @@ def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) ->
         gaps.append(Gap("which native function keeps the memory", "native allocations were not sampled",
                         "leakscope run --native -- COMMAND"))
     if case.settled is None:
-        gaps.append(Gap("that it stays when the load pauses", "the load never paused for a snapshot",
+        asked_s = session.info.get("options", {}).get("settle_s")
+        missing = settle.why_none(asked_s, case.timeline) if asked_s else "the load never paused for a snapshot"
+        gaps.append(Gap("that it stays when the load pauses", missing,
                         "leakscope run --settle 30s -- COMMAND, where the load can pause"))
     return tuple(gaps)
 
