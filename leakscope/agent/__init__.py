@@ -69,7 +69,7 @@ def tick(count=1):
 def settle(seconds, collect=False):
     """Sleep in this thread, collect here if asked to, and take a snapshot of what is left (leakscope.settle)."""
     recorder = _recorder
-    if recorder is None:
+    if recorder is None or recorder.is_ended:
         return
     if type(seconds) not in (int, float) or not 0 <= seconds < 1e9:
         _note(f"leakscope.settle() was given a {type(seconds).__name__} that is no number of seconds, so nothing was done.")
@@ -228,7 +228,7 @@ def _born():
             return
         from .recorder import Recorder
 
-        _recorder = Recorder(parent.options, parent.boot, role="fork", parent=parent.pid, soon=_soon_collecting(parent.options))
+        _recorder = Recorder(parent.options, parent.boot, role="fork", parent=parent.pid, soon=parent.soon)
         _recorder.begin()
     except Exception:
         pass

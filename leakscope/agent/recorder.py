@@ -11,7 +11,7 @@ import time
 from _thread import allocate_lock
 
 from . import format as fmt
-from . import native_sites, process, sites
+from . import native_sites, packages, process, sites
 from .ladder import Ladder
 from .limits import MemoryRoom
 from .session_files import ProcessFolder
@@ -69,10 +69,11 @@ class Recorder:
         self.work = Work(self.ticks, self._describe)
         self.timeline.gauges.append(Gauge("work", self.work.read))
         self.settle = Settle(self, options.get("settle_s"), options.get("settle_collect"), soon)
+        self.soon = soon
         self.thread = None
         self._is_limit_seen = False
-        self._is_ended = self._is_ending = False
-        self._described = {}
+        self.is_ended = self._is_ending = False
+        self._described, self._described_modules = {}, 0
         self._opening = allocate_lock()
         self._first_blocks = sys.getallocatedblocks()
         self._modules = (0, 0)
@@ -98,9 +99,11 @@ class Recorder:
         return not self.files.is_closed
 
     def _describe(self):
-        """Write process.json, again when other things count work than before."""
+        """Write process.json, again when other things count work or other packages are loaded than before."""
         if self._described:
-            self.files.write(fmt.PROCESS_FILE, {**self._described, "work_sources": self.work.sources})
+            self._described_modules = len(sys.modules)
+            self.files.write(fmt.PROCESS_FILE, {**self._described, "work_sources": self.work.sources,
+                                                "packages": packages.versions()})
 
     def begin(self):
         """Start the thread, the collector's clock and, where wanted, allocation tracing."""
@@ -115,7 +118,7 @@ class Recorder:
     def resume(self):
         """Start the thread (again, after a fork in the parent)."""
         self.snapshots.look()
-        if self.thread is None and not self._is_ended and not self.files.is_closed:
+        if self.thread is None and not self.is_ended and not self.files.is_closed:
             self.thread = Thread(self._run)
             try:
                 self.thread.start()
@@ -132,7 +135,7 @@ class Recorder:
 
     def end(self, reason):
         """Write the last row, the snapshot at exit where it is worth its time, and exit.json. Safe to call twice."""
-        if self._is_ended or os.getpid() != self.pid:
+        if self.is_ended or os.getpid() != self.pid:
             return
         thread = self.thread
         has_stopped = self.pause(_EXIT_STOP_S)
@@ -147,7 +150,7 @@ class Recorder:
                 raise
 
     def _close(self, reason, has_stopped):
-        self._is_ended = True
+        self.is_ended = True
         if self.open():
             row = self.timeline.row(is_whole=True)
             self.files.append(fmt.TIMELINE_FILE, row)
@@ -165,7 +168,7 @@ class Recorder:
 
     def leave(self):
         """Take everything of ours out of the process without writing an end."""
-        self._is_ended = True
+        self.is_ended = True
         self.pause()
         self.snapshots.give_up()
         self.timeline.end()
@@ -185,7 +188,7 @@ class Recorder:
     def _record(self, thread):
         if thread.wait(_FORK_SETTLE_S if self.role == "fork" else _SETTLE_S) or not self.open():
             return
-        while not self.files.is_closed and not self._is_ended:
+        while not self.files.is_closed and not self.is_ended:
             try:
                 _let_the_collector_pass(thread)
                 self._tick()
@@ -277,6 +280,8 @@ class Recorder:
 
     def take(self, kind, row=None, is_waited=True, more=None):
         """Take a snapshot now; return its done.json as a dict, or None (see Snapshots.take)."""
+        if len(sys.modules) != self._described_modules:
+            self._describe()
         return self.snapshots.take(kind, row, is_waited, more)
 
     def row_during_walk(self):
