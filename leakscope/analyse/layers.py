@@ -40,12 +40,16 @@ _STORAGE, _MAPPING = layout.NODE_KINDS.index("storage"), layout.NODE_KINDS.index
 
 
 class HeapTotals(NamedTuple):
-    """Sums over one snapshot, bytes on the host; `malloc_bytes` is the part of `python_bytes` that malloc handed out."""
+    """Sums over one snapshot, bytes on the host; `malloc_bytes` is the part of `python_bytes` that malloc handed out.
+
+    `arena_used_bytes`: all blocks of pymalloc in use at that moment, of objects or not; None if not measured.
+    """
 
     t_s: float
     python_bytes: int
     malloc_bytes: int
     mapping_bytes: int
+    arena_used_bytes: int | None = None
 
 
 class Window(NamedTuple):
@@ -83,7 +87,8 @@ def heap_totals(graph: HeapGraph) -> HeapTotals:
     in_two = np.fromiter((name.qualname in _TWO_BLOCKS for name in graph.types), bool, len(graph.types))
     limit = np.where(in_two[graph.type_id], SMALL_OBJECT_BYTES + HEADER_BYTES, SMALL_OBJECT_BYTES)
     large = host & ((sizes > limit) | (kinds == _STORAGE))
-    return HeapTotals(graph.t_s, int(sizes[host].sum()), int(sizes[large].sum()), int(sizes[kinds == _MAPPING].sum()))
+    return HeapTotals(graph.t_s, int(sizes[host].sum()), int(sizes[large].sum()), int(sizes[kinds == _MAPPING].sum()),
+                      graph.info.get("sample", {}).get("arena_used_bytes"))
 
 
 def column(timeline: Sequence[Sample], name: str) -> Points:
@@ -171,6 +176,17 @@ def _extrapolated(totals: Sequence[HeapTotals], field: str, window: Window) -> f
     return None if slope is None else slope.value * window.length_s
 
 
+def _loose_part(totals: Sequence[HeapTotals]) -> float:
+    """The part of pymalloc's growth from first to last snapshot that belongs to no object; 0 where little, or unknown."""
+    known = [(each.arena_used_bytes, each.python_bytes - each.malloc_bytes) for each in totals
+             if each.arena_used_bytes is not None]
+    if len(known) < 2:
+        return 0.0
+    used, objects = known[-1][0] - known[0][0], known[-1][1] - known[0][1]
+    loose = used - objects
+    return loose / used if loose > max(LOOSE_BYTES, LOOSE_SHARE * used) else 0.0
+
+
 class _Handed(NamedTuple):
     """Growth of what allocators have handed out, told apart, and of what they keep free."""
 
@@ -187,11 +203,9 @@ class _Handed(NamedTuple):
         native = None if used is None else used - large
         blocks, arenas = change(column(timeline, "arena_used_bytes"), window), change(column(timeline, "arena_bytes"), window)
         if blocks is not None and objects is not None:
-            loose = blocks - (objects - large)
-            if loose > max(LOOSE_BYTES, LOOSE_SHARE * blocks):  # blocks that belong to no object
-                native = (native or 0.0) + loose
-            else:
-                objects = blocks + large
+            loose = blocks * _loose_part(totals)
+            objects = blocks - loose + large
+            native = native + loose if native is not None else loose or None
         return cls(objects, native, change(column(timeline, "malloc_free_bytes"), window),
                    None if blocks is None or arenas is None else arenas - blocks)
 

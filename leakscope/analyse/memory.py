@@ -42,6 +42,17 @@ def difference(timeline: Sequence[Sample], name: str, less: str) -> Points:
             if sample.get(name) is not None and sample.get(less) is not None]
 
 
+def sums(timeline: Sequence[Sample], *names: str) -> Points:
+    """The sum of some columns where the first was measured; of the others, which may be read at other times, the last value."""
+    known: dict[str, float] = {}
+    points = []
+    for sample in timeline:
+        known.update((name, sample[name]) for name in names if sample.get(name) is not None)
+        if sample.get(names[0]) is not None and len(known) == len(names):
+            points.append((sample["t_ns"] / 1e9, float(sum(known.values()))))
+    return points
+
+
 def sustained(timeline: Sequence[Sample], window: Window, name: str, growth: int | None, total: int | None) -> Sustained | None:
     """Return the growth of a layer if it matters and goes on; `name` is the column whose course stands for it."""
     return sustained_points(layers.column(timeline, name), window, growth, total)

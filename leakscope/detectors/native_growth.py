@@ -1,7 +1,8 @@
 """Native memory in use grows, and no Python object accounts for it.
 
-malloc reports how much it has handed out and not got back (mallinfo2). When that rises by more than the Python objects of
-the snapshots explain, an extension module, a C library or a missing Py_DECREF keeps memory that Python cannot see.
+malloc reports how much it has handed out and not got back (mallinfo2); of Python's own allocator it is counted in its
+arenas. When that rises by more than the Python objects of the snapshots explain, an extension module, a C library or a
+missing Py_DECREF keeps memory that Python cannot see.
 
 **Found by** the trend of malloc's memory in use, less what the objects of the snapshots take, over the judged window and
 still in its second half. Who keeps it is known from samples: with `--native` those of malloc and mmap name the library, its
@@ -17,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from leakscope.analyse import memory
+from leakscope.analyse import layers, memory
+from leakscope.analyse.layers import Points
 from leakscope.case import Case
 from leakscope.detectors import _layers
 from leakscope.model import Dismissed, Finding, Location, Rule
@@ -42,15 +44,28 @@ class _Keeper:
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield at most one finding: that of the function that keeps most."""
     native, total = case.layer("native"), case.layer("total")
-    growth = memory.sustained(case.program_timeline, case.window, "malloc_used_bytes", native, total)
+    growth = memory.sustained_points(_handed_out(case), case.window, native, total)
     if growth is None:
         return
     keeper = _sampled_natively(case, growth.bytes) or _loose(case, growth.bytes) or _unknown(case)
-    reasons = [f"malloc has {bytes_text(growth.bytes)} more in use that no Python object accounts for",
+    reasons = [f"{_who(case)} {bytes_text(growth.bytes)} more in use that no Python object accounts for",
                f"it still grew in the second half of the run: {bytes_text(growth.tail_bytes, signed=True)}"]
     yield _layers.finding(case, RULE, growth, "native", keeper.owner, "malloc block", (*keeper.reasons, *reasons),
                           keeper.doubts, REMEDY, object_count=keeper.count, site=next(iter(keeper.sites), None),
                           sites=keeper.sites)
+
+
+def _handed_out(case: Case) -> Points:
+    """What malloc and pymalloc have handed out, where both are known; else what malloc has."""
+    return memory.sums(case.program_timeline, "malloc_used_bytes", "arena_used_bytes") or layers.column(
+        case.program_timeline, "malloc_used_bytes")
+
+
+def _who(case: Case) -> str:
+    """The allocator whose blocks grew."""
+    changes = [memory.change_of(case.program_timeline, case.window, name) or 0.0 for name in ("malloc_used_bytes",
+                                                                                              "arena_used_bytes")]
+    return "malloc has" if changes[0] >= changes[1] else "Python's own allocator has"
 
 
 def _sampled_natively(case: Case, growth_bytes: int) -> _Keeper | None:

@@ -66,3 +66,57 @@ def test_large_objects_and_storages_count_as_what_malloc_handed_out():
 def test_a_change_is_known_where_the_first_stretch_of_the_window_has_no_sample():
     assert layers.change([(0.0, 1.0), (3.0, 5.0), (9.0, 6.0)], Window(2.0, 10.0)) == 1.0
     assert layers.change([(0.0, 1.0), (9.0, 6.0)], Window(2.0, 10.0)) is None
+
+
+def test_the_total_is_the_proportional_set_size_where_that_is_known():
+    # half of the file's pages belong to another process; so do as many anonymous ones as at the start
+    samples = timeline(60, anon_bytes=lambda t: 90 * MIB + t * MIB, file_bytes=lambda t: 10 * MIB + t * MIB, shmem_bytes=0,
+                       pss_anon_bytes=lambda t: 80 * MIB + t * MIB, pss_file_bytes=lambda t: 5 * MIB + t * MIB / 2,
+                       pss_shmem_bytes=0)
+    found = layers.account(samples, layers.private_memory(samples), [], Window(0.0, 60.0))
+    growth = by_name(found)
+    assert (found[0].name, found[0].measure) == ("total", "pss")
+    assert abs(growth["total"] / growth["mapped"] - 3) < 0.05
+    assert layers.COPIED not in growth
+
+
+def test_without_the_proportional_set_size_the_total_is_resident_memory():
+    samples = timeline(60, anon_bytes=lambda t: 90 * MIB + t * MIB, file_bytes=10 * MIB, shmem_bytes=0)
+    assert layers.account(samples, layers.private_memory(samples), [], Window(0.0, 60.0))[0].measure == "rss"
+
+
+def test_pages_that_a_worker_copies_are_a_layer_of_their_own():
+    samples = timeline(60, anon_bytes=100 * MIB, file_bytes=10 * MIB, shmem_bytes=0,
+                       pss_anon_bytes=lambda t: 30 * MIB + min(t, 40) * MIB, pss_file_bytes=5 * MIB, pss_shmem_bytes=0)
+    growth = by_name(layers.account(samples, layers.private_memory(samples), [], Window(0.0, 60.0)))
+    assert growth[layers.COPIED] == growth["total"] > 30 * MIB
+    assert growth["unexplained"] == 0
+
+
+def test_what_pymalloc_keeps_is_told_apart_from_what_malloc_keeps():
+    samples = timeline(60, anon_bytes=lambda t: 90 * MIB + 2 * t * MIB, file_bytes=0, shmem_bytes=0, malloc_used_bytes=20 * MIB,
+                       malloc_free_bytes=lambda t: t * MIB / 2, arena_bytes=lambda t: 30 * MIB + 1.5 * t * MIB,
+                       arena_used_bytes=lambda t: 20 * MIB + t * MIB / 2)
+    totals = [layers.HeapTotals(t, int(10 * MIB + t * MIB / 2), 0, 0) for t in (10.0, 30.0, 50.0)]
+    found = layers.account(samples, layers.private_memory(samples), totals, Window(0.0, 60.0))
+    kept = next(layer for layer in found if layer.name == layers.KEPT)
+    assert abs(kept.terms["pymalloc"] / kept.terms["malloc"] - 2) < 0.1
+    assert kept.growth_bytes == sum(kept.terms.values())
+    assert abs(by_name(found)["unexplained"]) < MIB
+
+
+def test_blocks_of_pymalloc_that_no_object_accounts_for_are_native_memory():
+    samples = timeline(60, anon_bytes=lambda t: 90 * MIB + t * MIB, file_bytes=0, shmem_bytes=0, malloc_used_bytes=20 * MIB,
+                       arena_bytes=lambda t: 30 * MIB + t * MIB, arena_used_bytes=lambda t: 20 * MIB + t * MIB)
+    flat = [layers.HeapTotals(t, 10 * MIB, 0, 0, int(20 * MIB + t * MIB)) for t in (10.0, 30.0, 50.0)]
+    growing = [layers.HeapTotals(t, int(10 * MIB + 0.9 * t * MIB), 0, 0, int(20 * MIB + t * MIB)) for t in (10.0, 30.0, 50.0)]
+    growths = [by_name(layers.account(samples, layers.private_memory(samples), totals, Window(0.0, 60.0)))
+               for totals in (flat, growing)]
+    assert growths[0]["native"] == growths[0]["total"]
+    assert growths[1]["python"] == growths[1]["total"]
+
+
+def test_the_corrected_timeline_keeps_what_others_have_of_the_memory():
+    sample = {"t_ns": 0, "anon_bytes": 9, "pss_anon_bytes": 5}
+    corrected = {**layers.with_shares(sample), "anon_bytes": 7}
+    assert layers.shared_elsewhere([corrected], "anon") == layers.shared_elsewhere([sample], "anon") == [(0.0, 4.0)]

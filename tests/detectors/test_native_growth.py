@@ -72,3 +72,22 @@ def test_sampled_native_allocations_that_explain_little_name_nobody():
 def test_native_memory_that_stays_is_not_reported(used):
     samples = timeline(31, rss_bytes=80 * MIB, anon_bytes=70 * MIB, malloc_used_bytes=used, py_blocks=100_000)
     assert found(Case(series(HEAP, n=[1, 10, 20, 30]), samples)) == []
+
+
+def leaking_blocks(arena_used):
+    """Blocks of pymalloc become more, and the objects of the snapshots do not."""
+    graphs = series("module app\napp .cache -> cache:dict x{n}", n=[1, 1, 1, 1])
+    for graph in graphs:
+        graph.info["sample"] = {"arena_used_bytes": int(arena_used(graph.t_s))}
+    samples = timeline(31, rss_bytes=90 * MIB, anon_bytes=lambda t: 40 * MIB + MIB * t, malloc_used_bytes=20 * MIB,
+                       arena_bytes=lambda t: 20 * MIB + MIB * t, arena_used_bytes=arena_used, py_blocks=100_000)
+    return Case(graphs, samples)
+
+
+def test_small_blocks_that_belong_to_no_object_are_native_growth_too():
+    (finding,) = found(leaking_blocks(lambda t: 18 * MIB + MIB * t))
+    assert "Python's own allocator has" in finding.reasons[0]
+
+
+def test_small_blocks_that_stay_are_none():
+    assert found(leaking_blocks(lambda t: 18 * MIB)) == []

@@ -1,0 +1,63 @@
+"""What malloc keeps: it grows, or it is a high water."""
+
+from __future__ import annotations
+
+import pytest
+
+from leakscope.case import Case
+from leakscope.detectors import allocator_retention
+from leakscope.detectors.allocator_retention import FOR_ARENAS, FOR_HOLES
+from leakscope.model import Confidence, Dismissed
+from tests.detectors.cases import MIB, timeline
+
+
+def found(info=None, **columns):
+    columns = {"malloc_used_bytes": 20 * MIB, "malloc_mmapped_bytes": 0, "py_blocks": 100_000, **columns}
+    free = columns["malloc_free_bytes"]
+    held = {"malloc_arena_bytes": lambda t: 20 * MIB + free(t), "anon_bytes": lambda t: 40 * MIB + free(t), "file_bytes": 0,
+            "rss_bytes": lambda t: 40 * MIB + free(t), "shmem_bytes": 0}
+    return list(allocator_retention.detect(Case([], timeline(40, **{**held, **columns}), info or {})))
+
+
+def rising(t):
+    return t * MIB
+
+
+def test_free_memory_that_grows_is_a_finding_and_many_arenas_name_the_setting():
+    (finding,) = found(malloc_free_bytes=rising, malloc_arenas=lambda t: 1 + t / 4, threads=lambda t: 2 + t / 4)
+    assert finding.rule is allocator_retention.RULE and finding.confidence is Confidence.MEDIUM
+    assert finding.remedy == FOR_ARENAS
+    assert any("malloc has 11 arenas" in reason and "more threads" in reason for reason in finding.reasons)
+    assert finding.growth_bytes["host"] > 20 * MIB
+
+
+@pytest.mark.parametrize("arenas", [{"malloc_arenas": 1}, {}])
+def test_with_one_arena_the_setting_for_arenas_is_not_named(arenas):
+    (finding,) = found(malloc_free_bytes=rising, **arenas)
+    assert finding.remedy == FOR_HOLES
+    assert not any("arenas," in reason for reason in finding.reasons)
+
+
+def test_memory_that_was_freed_once_and_is_kept_is_a_high_water():
+    (dismissed,) = found(malloc_free_bytes=lambda t: 60 * MIB * (t > 12))
+    assert isinstance(dismissed, Dismissed)
+    assert dismissed.why.startswith("allocator high water: 60.0 MiB") and "no more since 12.5 s" in dismissed.why
+    assert dismissed.growth_bytes == 60 * MIB
+
+
+def test_where_the_peaks_of_use_rise_as_much_it_is_a_high_water():
+    # every burst is larger than the last: all that is kept was in use at once
+    (dismissed,) = found(malloc_free_bytes=lambda t: 20 * MIB + t * MIB - 20 * MIB * (t % 5 == 0),
+                         malloc_used_bytes=lambda t: 20 * MIB + (t * MIB if t % 5 == 0 else 0),
+                         malloc_arena_bytes=lambda t: 40 * MIB + t * MIB, anon_bytes=lambda t: 60 * MIB + t * MIB)
+    assert isinstance(dismissed, Dismissed)
+    assert "the peak of use rose by" in dismissed.why
+
+
+def test_little_free_memory_is_not_worth_a_word():
+    assert found(malloc_free_bytes=lambda t: 5 * MIB * (t > 12)) == []
+
+
+def test_the_finding_names_the_process_where_it_is_a_child():
+    (finding,) = found({"pid": 7, "parent": 3, "role": "fork"}, malloc_free_bytes=rising)
+    assert finding.pid == 7 and finding.reasons[-1] == "it is process 7, forked by process 3"
