@@ -20,7 +20,7 @@ import pytest
 from leakscope import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
-SHIPPED = {".py", ".j2", ".css", ".js", ".pyi", ".typed"}
+SHIPPED = {".py", ".j2", ".css", ".js", ".pyi", ".toml", ".typed"}
 PROBE = "leakscope/agent/_probe"
 NO_SOURCES = (".git", ".venv*", ".*_cache", "__pycache__", "*.so", "*.egg-info", "build", "dist", "leakscope-report*")
 LOOK = """

@@ -106,10 +106,11 @@ def words(path: Path, script: str = "") -> list[str]:
 
 def _known(path: Path, script: str = "") -> list[_Known]:
     """The steps of a path, a generator and its frame as one."""
-    found = []
+    found: list[_Known] = []
     for number, step in enumerate(path.steps):
-        if _FRAME_OF_GENERATOR.search(step.edge):
-            continue  # up to 3.10: the frame that follows says the same
+        if number and _FRAME_OF_GENERATOR.search(path.steps[number - 1].edge):  # up to 3.10: the frame is the generator
+            found[-1] = found[-1]._replace(edge=step.edge)
+            continue
         type_name = "class" if step.name.startswith("class ") else _main(step.type, script)
         found.append(_Known(_main(_holder(path, number), script), type_name, step.edge,
                             step.status == "no" or step.type in _RUNNING or step.type == "function",

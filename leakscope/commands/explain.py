@@ -1,13 +1,14 @@
-"""`leakscope explain RULE`: the manual of a rule, as its detector's file has it."""
+"""`leakscope explain RULE`: the manual of a rule, as its detector's file has it, and the catalogue of known leaks."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
+from types import ModuleType
 
 import click
 
-from leakscope import plugins
+from leakscope import baseline, plugins
 from leakscope.errors import UsageError
 
 
@@ -16,7 +17,8 @@ from leakscope.errors import UsageError
 def command(rule: str | None) -> None:
     """Explain RULE: what it looks for, how it is found, what to do about it.
 
-    RULE is a code such as LS101 or a name such as unbounded-container; without it all rules are listed.
+    RULE is a code such as LS101 or a name such as unbounded-container; without it all rules are listed. `known` lists the
+    catalogue of known leaks of libraries, and the name of one of them explains it.
     """
     modules = plugins.load("leakscope.detectors", ("RULE", "detect"))
     if rule is None:
@@ -26,9 +28,25 @@ def command(rule: str | None) -> None:
     by_name = {name: module for file_name, module in modules.items()
                for name in (module.RULE.code.lower(), module.RULE.name.lower(), file_name.lower().replace("_", "-"))}
     wanted = rule.lower().replace("_", "-")
-    if wanted not in by_name:
-        close = difflib.get_close_matches(wanted, by_name, 3, 0.5)
-        raise UsageError(f"There is no rule '{rule}'.",
-                         f"leakscope explain {by_name[close[0]].RULE.name}" if close else "leakscope explain")
-    module = by_name[wanted]
-    click.echo(f"{module.RULE.code} {module.RULE.name}: {module.RULE.title}\n\n{inspect.cleandoc(module.__doc__ or '')}")
+    leaks = {leak.id: leak for leak in baseline.catalogue()}
+    if wanted == "known":
+        for leak in leaks.values():
+            click.echo(f"{leak.id:<34}  {leak.package} {leak.versions or '(every version)'}")
+    elif wanted in leaks:
+        click.echo(_known(leaks[wanted]))
+    elif wanted in by_name:
+        click.echo(_manual(by_name[wanted]))
+    else:
+        names = {name: module.RULE.name for name, module in by_name.items()} | {name: name for name in leaks}
+        close = difflib.get_close_matches(wanted, names, 3, 0.5)
+        raise UsageError(f"There is no rule '{rule}'.", "leakscope explain" + (f" {names[close[0]]}" if close else ""))
+
+
+def _manual(module: ModuleType) -> str:
+    return f"{module.RULE.code} {module.RULE.name}: {module.RULE.title}\n\n{inspect.cleandoc(module.__doc__ or '')}"
+
+
+def _known(leak: baseline.KnownLeak) -> str:
+    path = "\n".join(f"    {word}" for word in leak.path)
+    return (f"{leak.id}: {leak.package} {leak.versions or '(every version)'}\n\n{leak.explanation}\n\nRemedy. {leak.fix}\n\n"
+            f"Found by the path (% is anything):\n{path}\n\nDiscussed at {leak.reference}\nChecked: {leak.checked}")

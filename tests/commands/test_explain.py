@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakscope import plugins
+from leakscope import baseline, plugins
 from leakscope.cli import main
 
 DETECTORS = plugins.load("leakscope.detectors", ("RULE", "detect"))
@@ -29,7 +29,18 @@ def test_without_a_rule_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("typed", "hint"), [("unbounded-contaner", "leakscope explain unbounded-container"),
+                                             ("attrs-linecash", "leakscope explain attrs-linecache"),
                                              ("zzz", "leakscope explain")])
 def test_an_unknown_rule_is_a_mistake_with_the_nearest_name(capsys: pytest.CaptureFixture[str], typed: str, hint: str) -> None:
     assert main(["explain", typed]) == 2
     assert capsys.readouterr().err == f"leakscope: There is no rule '{typed}'.\n  hint: {hint}\n"
+
+
+def test_the_catalogue_of_known_leaks_is_listed_and_each_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "known"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == [leak.id for leak in baseline.catalogue()]
+    for leak in baseline.catalogue():
+        assert main(["explain", leak.id]) == 0
+        text = capsys.readouterr().out
+        assert all(part in text for part in (leak.explanation, leak.fix, leak.reference, leak.checked, *leak.path))
