@@ -112,9 +112,6 @@ void own_measure(void);
 uint32_t refcount_of(PyObject *thing); /* the column: without references of the agent */
 extern uint64_t own_count, own_bytes;
 
-/* --- run.c --- */
-int64_t now_ns(void); /* CLOCK_MONOTONIC */
-
 /* --- types.c --- */
 void types_open(void);
 void types_close(void);

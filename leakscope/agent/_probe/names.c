@@ -5,8 +5,6 @@
 
 #include <stdio.h>
 
-#define LONGEST_DOTTED 200 /* code points */
-
 /* --- keys, attributes --- */
 
 #define NOT_NAME_LIKE UINT32_MAX
@@ -23,9 +21,10 @@ Row masked(Py_ssize_t length)
 {
     if (length < MOST_LENGTHS && lengths[length])
         return lengths[length];
-    char text[40];
-    snprintf(text, sizeof text, "str:%zd", length);
-    Row row = row_of_text(text);
+    Made made;
+    made_open(&made);
+    add_masked(&made, length);
+    Row row = row_of_made(&made);
     if (length < MOST_LENGTHS)
         lengths[length] = row;
     return row;
@@ -38,25 +37,33 @@ static Row counted(const char *word, Py_ssize_t count)
     return row_of_text(text);
 }
 
-/* The row of what may be an attribute's name, given as text; and whether it is shown as it is. */
+/* Puts a text into `made`. True: a row reads so, whatever it was made for, and that is shown. */
+static bool has_row(Made *made, Text text, Row *row)
+{
+    made_open(made);
+    if (text.length > SURE_TO_FIT)
+        return false;
+    add_text(made, text);
+    return row_find(made, row);
+}
+
+/* ".0": the iterable of a comprehension. */
+static bool is_iterable(Text text)
+{
+    bool is_number = text.length > 1 && text.length <= SURE_TO_FIT && AT_POINT(text, 0) == '.';
+    for (Py_ssize_t place = 1; place < text.length && is_number; place++)
+        is_number = Py_UNICODE_ISDIGIT(AT_POINT(text, place));
+    return is_number;
+}
+
+/* The row of what may be an attribute's name. */
 static Row attribute_row(Text text)
 {
     Made made;
-    made_open(&made);
     Row row;
-    if (text.length <= TEXT_BYTES / 4 - 1) {
-        add_text(&made, text);
-        if (row_find(&made, &row))
-            return row;
-        if (is_identifier(text) && !has_long_number(text))
-            return row_of_made(&made);
-        bool is_number = text.length > 1 && AT_POINT(text, 0) == '.';
-        for (Py_ssize_t place = 1; place < text.length && is_number; place++)
-            is_number = Py_UNICODE_ISDIGIT(AT_POINT(text, place));
-        if (is_number) /* the iterable of a comprehension */
-            return row_of_made(&made);
-    }
-    return masked(text.length);
+    if (has_row(&made, text, &row))
+        return row;
+    return (is_identifier(text) && !has_long_number(text)) || is_iterable(text) ? row_of_made(&made) : masked(text.length);
 }
 
 Row name_attribute(PyObject *name)
@@ -146,51 +153,23 @@ Row name_key(PyObject *key)
 
 /* --- names with dots --- */
 
-static const char *const code_names[] = {"<locals>", "<lambda>", "<module>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>",
-                                         "?"};
-
-static Text part_of(Text text, Py_ssize_t start, Py_ssize_t end)
-{
-    return (Text){(const char *)text.data + start * text.kind, end - start, text.kind, text.is_ascii};
-}
-
 static Row dotted_part(Text part)
 {
-    for (size_t place = 0; place < sizeof code_names / sizeof *code_names; place++)
-        if (same_as(part, code_names[place]))
-            return row_of_text(code_names[place]);
-    return attribute_row(part);
-}
-
-/* Cuts a text after a number of code points. */
-static void cut(Made *made, size_t points)
-{
-    for (size_t place = 0; place < made->used; place++)
-        if (((unsigned char)made->bytes[place] & 0xC0) != 0x80 && points-- == 0) {
-            made->used = place;
-            made->bytes[place] = 0;
-            return;
-        }
+    const char *name = code_name(part);
+    return name != NULL ? row_of_text(name) : attribute_row(part);
 }
 
 static Row dotted_row(Text text)
 {
     Made made;
-    made_open(&made);
     Row row;
-    if (text.length <= TEXT_BYTES / 4 - 1) {
-        add_text(&made, text);
-        if (row_find(&made, &row))
-            return row;
+    if (has_row(&made, text, &row))
+        return row;
+    made_open(&made);
+    for (Py_ssize_t next = 0; next <= text.length && made.used <= 4 * LONGEST_DOTTED;) {
+        add(&made, next ? "." : "");
+        add(&made, name_text(dotted_part(part_at(text, &next))));
     }
-    made.used = 0;
-    Py_ssize_t start = 0;
-    for (Py_ssize_t place = 0; place <= text.length && made.used <= 4 * LONGEST_DOTTED; place++)
-        if (place == text.length || AT_POINT(text, place) == '.') {
-            add(&made, start ? "." : "");
-            add(&made, name_text(dotted_part(part_of(text, start, place))));
-            start = place + 1;
-        }
     cut(&made, LONGEST_DOTTED);
     return row_of_made(&made);
 }

@@ -8,62 +8,11 @@
 
 static char here[4096]; /* the working directory with a "/" behind it; "/" where there is none */
 
-static bool ends_with(const char *text, size_t length, const char *ending)
-{
-    size_t count = strlen(ending);
-    return length >= count && memcmp(text + length - count, ending, count) == 0;
-}
-
-/* Where a path goes on from site-packages or the standard library; NULL: a file of neither. `path` has "/" only. */
-static const char *library_part(const char *path)
-{
-    for (int round = 0; round < 2; round++)
-        for (const char *part = path, *end; (end = strchr(part, '/')) != NULL; part = end + 1) {
-            size_t length = (size_t)(end - part);
-            if (round == 0 && ((length == 13 && memcmp(part, "site-packages", 13) == 0)
-                               || (length == 13 && memcmp(part, "dist-packages", 13) == 0)))
-                return part;
-            if (round == 1 && length > 8 && memcmp(part, "python3.", 8) == 0 && strspn(part + 8, "0123456789") == length - 8)
-                return part;
-        }
-    return NULL;
-}
-
 Row name_file(PyObject *path)
 {
     Text text;
-    char bytes[TEXT_BYTES], *slashed;
-    if (!text_of(path, &text) || !text.is_ascii || text.length >= TEXT_BYTES || has_long_number(text))
-        return row_of_text("?");
-    size_t length = (size_t)text.length;
-    memcpy(bytes, text.data, length);
-    bytes[length] = 0;
-    for (size_t place = 0; place < length; place++)
-        if (!is_name_character((unsigned char)bytes[place]) && strchr("\\<>+", bytes[place]) == NULL)
-            return row_of_text("?");
-    if (bytes[0] == '<') {
-        bool is_known = !strcmp(bytes, "<string>") || !strcmp(bytes, "<stdin>") || !strcmp(bytes, "<console>")
-                        || !strncmp(bytes, "<frozen ", 8);
-        return row_of_text(is_known ? bytes : "<generated>");
-    }
-    if (!ends_with(bytes, length, ".py"))
-        return row_of_text("?");
-    char other[TEXT_BYTES];
-    memcpy(other, bytes, length + 1);
-    while ((slashed = strchr(other, '\\')) != NULL)
-        *slashed = '/';
-    const char *library = library_part(other);
-    if (library != NULL)
-        return row_of_text(library);
-    if (strncmp(bytes, here, strlen(here)) == 0)
-        return row_of_text(bytes + strlen(here));
-    if (bytes[0] != '/')
-        return row_of_text(bytes);
-    char *last = strrchr(bytes, '/');
-    *last = 0;
-    const char *parent = strrchr(bytes, '/');
-    *last = '/';
-    return row_of_text(parent != NULL ? parent + 1 : last + 1);
+    char slashed[TEXT_BYTES];
+    return row_of_text(text_of(path, &text) ? file_part(text, here, slashed) : "?");
 }
 
 Row name_place(const char *before, PyCodeObject *code, int line)

@@ -186,6 +186,8 @@ void each_tracked(void (*take)(PyObject *thing, void *own), void *own); /* the o
  * Of the module _asyncio only its dict (classes.module_referents says why). The array is valid until the next call. */
 size_t referents_of(PyObject *thing, PyObject ***found);
 
+int64_t now_ns(void); /* CLOCK_MONOTONIC */
+
 /* What a walk is told. The strings and objects belong to the caller and outlive the walk. */
 typedef struct {
     const char *folder;       /* of the snapshot; exists and is empty */

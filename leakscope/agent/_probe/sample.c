@@ -52,13 +52,6 @@ static struct {
 
 /* --- the gaps ---------------------------------------------------------------------------------------------------------------------- */
 
-static int64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * SECOND_NS + now.tv_nsec;
-}
-
 static uint64_t mixed(uint64_t seed) /* splitmix64, Steele, Lea, Flood 2014 */
 {
     seed = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9u;

@@ -109,10 +109,7 @@ void place_read(uint32_t place, Words *file, uint32_t *line, Words *function);
 uint32_t stacks_count(void);
 size_t stacks_bytes(void);
 
-/* --- shown.c --- */
-#define SHOWN_BYTES 1024
+/* --- shown.c; the rest of it is in shown.h --- */
 void shown_open(const char *own, const char *library, const char *here); /* folders with a "/" at their end; "" where there is none */
-size_t shown_file(PyObject *path, char *shown, bool *is_own); /* as sites.shown_path; returns the length */
-size_t shown_function(PyObject *name, char *shown);           /* as names.Names.dotted; UTF-8 */
 
 #endif

@@ -7,6 +7,7 @@
  * Everything here is called with the sampler's lock. */
 #include "frames.h"
 #include "sample.h"
+#include "shown.h"
 
 /* Frames of a stack that are kept, innermost first. */
 #define MOST_FRAMES 64
@@ -17,7 +18,7 @@
 typedef struct {
     uint64_t hash;
     uint32_t length, offset; /* in stacks.text */
-} Text;
+} TextRow;
 
 typedef struct {
     uint32_t file, function, line;
@@ -126,13 +127,13 @@ static uint32_t row_of(Rows *rows, const void *item)
 static uint32_t text_row(const char *letters, size_t length)
 {
     /* Told by 64 bits of hash and the length: the letters themselves are not compared. */
-    Text text = {hash_of(letters, length), (uint32_t)length, (uint32_t)stacks.text_count};
+    TextRow text = {hash_of(letters, length), (uint32_t)length, (uint32_t)stacks.text_count};
     uint32_t count = stacks.texts.count, row = row_of(&stacks.texts, &text);
     if (row != count)
         return row;
     while (stacks.text_count + length > stacks.text_room) {
         if (!grow((void **)&stacks.text, stacks.text_room, stacks.text_room ? stacks.text_room * 2 : 16384)) {
-            ROW(Text, stacks.texts, row).length = 0;
+            ROW(TextRow, stacks.texts, row).length = 0;
             stacks.is_full = true;
             return row;
         }
@@ -159,7 +160,7 @@ static bool add_word(uint32_t parent, const char *words, uint32_t row)
 /* After a failure close_tables() takes back what there is. */
 static bool open_tables(void)
 {
-    stacks = (Stacks){.texts = {.item_bytes = sizeof(Text), .key_bytes = offsetof(Text, offset)},
+    stacks = (Stacks){.texts = {.item_bytes = sizeof(TextRow), .key_bytes = offsetof(TextRow, offset)},
                       .places = {.item_bytes = sizeof(Place), .key_bytes = sizeof(Place)},
                       .nodes = {.item_bytes = sizeof(Node), .key_bytes = sizeof(Node)}};
     return rows_grow(&stacks.texts) && rows_grow(&stacks.places) && rows_grow(&stacks.nodes)
@@ -221,13 +222,14 @@ static uint64_t letters_of(PyObject *text)
 
 static uint32_t learn(PyCodeObject *code, int instruction, bool *is_own)
 {
-    char file[SHOWN_BYTES], function[SHOWN_BYTES];
-    size_t file_length = shown_file(code->co_filename, file, is_own);
+    char slashed[TEXT_BYTES];
+    Made function;
+    const char *file = shown_file(code->co_filename, slashed, is_own);
     if (*is_own)
         return 0;
-    size_t function_length = shown_function(function_of(code), function);
+    shown_function(function_of(code), &function);
     int line = PyCode_Addr2Line(code, instruction * (int)sizeof(_Py_CODEUNIT));
-    return place_row(file, file_length, function, function_length, (uint32_t)(line > 0 ? line : code->co_firstlineno));
+    return place_row(file, strlen(file), function.bytes, function.used, (uint32_t)(line > 0 ? line : code->co_firstlineno));
 }
 
 static uint32_t place_of(PyCodeObject *code, int instruction, bool *is_own)
@@ -319,7 +321,7 @@ uint32_t stacks_renew(uint32_t stack)
     node = stack <= LOST_STACK ? NO_STACK : renewed[stack];
     while (count > 0) {
         Place place = ROW(Place, former.places, ROW(Node, former.nodes, path[--count]).place);
-        Text file = ROW(Text, former.texts, place.file), function = ROW(Text, former.texts, place.function);
+        TextRow file = ROW(TextRow, former.texts, place.file), function = ROW(TextRow, former.texts, place.function);
         Node below = {node, place_row(former.text + file.offset, file.length, former.text + function.offset, function.length, place.line)};
         node = below.place == UINT32_MAX ? UINT32_MAX : row_of(&stacks.nodes, &below);
         if (node == UINT32_MAX)
@@ -348,7 +350,7 @@ uint32_t stack_places(uint32_t stack, uint32_t *places, uint32_t room)
 
 static Words words_of(uint32_t row)
 {
-    Text text = ROW(Text, stacks.texts, row);
+    TextRow text = ROW(TextRow, stacks.texts, row);
     return (Words){stacks.text + text.offset, text.length};
 }
 

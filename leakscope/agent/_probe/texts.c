@@ -1,6 +1,8 @@
 /* Texts of the target stay where they are; no reference is taken. What may be shown of them is put together here as UTF-8. */
 #include "texts.h"
 
+#include <stdio.h>
+
 #define LONGEST_NUMBER 5
 
 /* --- texts of the target: code points at an address --- */
@@ -83,6 +85,23 @@ void add_text(Made *made, Text text)
         add_point(made, AT_POINT(text, place));
 }
 
+void add_masked(Made *made, Py_ssize_t length)
+{
+    char text[40];
+    snprintf(text, sizeof text, "str:%zd", length);
+    add(made, text);
+}
+
+void cut(Made *made, size_t points)
+{
+    for (size_t place = 0; place < made->used; place++)
+        if (((unsigned char)made->bytes[place] & 0xC0) != 0x80 && points-- == 0) {
+            made->used = place;
+            made->bytes[place] = 0;
+            return;
+        }
+}
+
 /* --- what reads like a name --- */
 
 static bool is_digit(Py_UCS4 point)
@@ -147,4 +166,24 @@ bool is_identifier(Text text)
     for (Py_ssize_t place = 0; place < text.length; place++)
         asked.points[place] = AT_POINT(text, place);
     return PyUnicode_IsIdentifier((PyObject *)&asked) == 1;
+}
+
+/* --- names with dots --- */
+
+const char *code_name(Text text)
+{
+    static const char *const names[] = {"<locals>", "<lambda>", "<module>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "?"};
+    for (size_t place = 0; place < sizeof names / sizeof *names; place++)
+        if (same_as(text, names[place]))
+            return names[place];
+    return NULL;
+}
+
+Text part_at(Text text, Py_ssize_t *next)
+{
+    Py_ssize_t start = *next, end = start;
+    while (end < text.length && AT_POINT(text, end) != '.')
+        end++;
+    *next = end + 1;
+    return (Text){(const char *)text.data + start * text.kind, end - start, text.kind, text.is_ascii};
 }

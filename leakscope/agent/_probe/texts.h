@@ -1,11 +1,15 @@
-/* What the files of names.c share: texts of the target, the text of a row in the making, and what the program knows. */
+/* What the files of names.c share: texts of the target, the text of a row in the making, and what the program knows.
+ *
+ * What texts.c and files.c have keeps nothing and asks for no memory: the sampler uses it too (shown.c), while no walk goes on. */
 #ifndef LEAKSCOPE_TEXTS_H
 #define LEAKSCOPE_TEXTS_H
 
 #include "engine.h"
 
-#define LONGEST_NAME 60
-#define TEXT_BYTES 2048 /* of one row at most */
+#define LONGEST_NAME 60    /* code points */
+#define LONGEST_DOTTED 200 /* the same */
+#define TEXT_BYTES 2048    /* of one row at most */
+#define SURE_TO_FIT (TEXT_BYTES / 4 - 1) /* code points */
 
 /* --- texts.c: texts of the target, code points at an address; and what reads like a name --- */
 
@@ -24,6 +28,8 @@ bool is_name_character(Py_UCS4 point);     /* of names.py, after the first one *
 bool is_name_like(Text text);
 bool is_identifier(Text text);             /* str.isidentifier of up to LONGEST_NAME code points */
 bool has_long_number(Text text);
+const char *code_name(Text text);          /* if it is one that the compiler gives, "<lambda>": that; else NULL */
+Text part_at(Text text, Py_ssize_t *next); /* from place *next to a dot or the end; *next is then behind that */
 
 /* --- texts.c: a text in the making; what is too long is cut --- */
 
@@ -41,6 +47,15 @@ static inline void made_open(Made *made)
 
 void add(Made *made, const char *text);
 void add_text(Made *made, Text text);
+void add_masked(Made *made, Py_ssize_t length); /* str:17 */
+void cut(Made *made, size_t points);            /* after a number of code points */
+
+/* --- files.c --- */
+
+bool begins(const char *text, const char *beginning); /* never with "" */
+bool ends(const char *text, const char *ending);
+const char *file_part(Text path, const char *here, char *slashed); /* what names.file_name shows of it: a part of it, of `slashed`, which
+    has room for TEXT_BYTES, or a word. here: the working directory, with a "/" behind it; "": there is none */
 
 /* --- strings.c: the rows of the string table --- */
 
@@ -65,7 +80,7 @@ bool is_word(const char *word, size_t length);      /* whether the program knows
 
 /* --- names.c --- */
 
-Row masked(Py_ssize_t length);                      /* str:17 */
+Row masked(Py_ssize_t length);
 Row qualname_row(PyTypeObject *type);
 
 /* --- places.c --- */
