@@ -87,11 +87,16 @@ void output_remove(const char *folder, const char *name);
 void out(Output *output, const char *format, ...) __attribute__((format(printf, 2, 3))); /* ASCII, up to 500 bytes */
 void out_text(Output *output, const char *text); /* quoted; UTF-8 in, ASCII out */
 void out_raw(Output *output, const char *text);  /* as it is, of any length */
+void out_bytes(Output *output, const char *bytes, size_t count);
 
 /* --- strings.c --- */
+void names_write_strings(Output *output); /* the JSON list */
 #define LIMIT_ROW_FIRST 1  /* the rows of the names of limits, from "maxsize" on */
 extern const char *const limit_names[];
 extern const unsigned limit_names_count;
+
+/* --- survivors.c --- */
+void samples_write_sites(Output *output); /* the JSON list of sites; "[null]" where nothing was sampled */
 
 /* --- walk.c --- */
 void graph_open(void);

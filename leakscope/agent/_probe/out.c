@@ -65,7 +65,7 @@ void output_remove(const char *folder, const char *name)
     unlink(path);
 }
 
-static void out_bytes(Output *output, const char *bytes, size_t count)
+void out_bytes(Output *output, const char *bytes, size_t count)
 {
     while (count > 0) {
         if (output->used == sizeof output->bytes)
@@ -95,15 +95,15 @@ void out_raw(Output *output, const char *text)
 }
 
 /* One code point of UTF-8; moves on. What is no UTF-8 counts as a point for each byte. */
-static uint32_t point_of(const unsigned char **text)
+static uint32_t point_of(const char **text, const char *end)
 {
-    const unsigned char *at = *text;
+    const unsigned char *at = (const unsigned char *)*text;
     uint32_t point = *at++;
     int more = point >= 0xF0 ? 3 : point >= 0xE0 ? 2 : point >= 0xC0 ? 1 : 0;
     if (more) {
         uint32_t whole = point & (0x3Fu >> more);
         for (int count = 0; count < more; count++, at++) {
-            if ((*at & 0xC0) != 0x80) {
+            if ((const char *)at == end || (*at & 0xC0) != 0x80) {
                 *text += 1;
                 return point;
             }
@@ -111,23 +111,30 @@ static uint32_t point_of(const unsigned char **text)
         }
         point = whole;
     }
-    *text = at;
+    *text = (const char *)at;
     return point;
+}
+
+size_t json_point(char *json, const char **text, const char *end)
+{
+    uint32_t point = point_of(text, end);
+    if (point >= 0x10000)
+        return (size_t)sprintf(json, "\\u%04x\\u%04x", 0xD800 + ((point - 0x10000) >> 10), 0xDC00 + ((point - 0x10000) & 0x3FF));
+    if (point < 0x20 || point > 0x7E)
+        return (size_t)sprintf(json, "\\u%04x", point);
+    size_t used = 0;
+    if (point == '"' || point == '\\')
+        json[used++] = '\\';
+    json[used++] = (char)point;
+    return used;
 }
 
 void out_text(Output *output, const char *text)
 {
+    char json[JSON_POINT_BYTES];
+    const char *end = text + strlen(text);
     out_bytes(output, "\"", 1);
-    for (const unsigned char *at = (const unsigned char *)text; *at;) {
-        uint32_t point = point_of(&at);
-        if (point == '"' || point == '\\')
-            out(output, "\\%c", (int)point);
-        else if (point >= 0x10000)
-            out(output, "\\u%04x\\u%04x", 0xD800 + ((point - 0x10000) >> 10), 0xDC00 + ((point - 0x10000) & 0x3FF));
-        else if (point < 0x20 || point > 0x7E)
-            out(output, "\\u%04x", point);
-        else
-            out_bytes(output, (const char *)&(char){(char)point}, 1);
-    }
+    while (text < end)
+        out_bytes(output, json, json_point(json, &text, end));
     out_bytes(output, "\"", 1);
 }

@@ -98,7 +98,6 @@ Row name_joined(const char *before, Row first, const char *between, Row second, 
 Row name_place(const char *before, PyCodeObject *code, int line);  /* "parse() at app.py:12"; line 0: the first */
 Row name_given(const char *before, PyObject *name);                /* what the program called a thread or task, quoted or masked */
 Row name_file(PyObject *path);
-void names_write_strings(int fd);              /* the JSON list */
 void names_close(void);
 
 /* --- walk.c, bounds.c: the graph ------------------------------------------------------------------------------------------- */
@@ -268,10 +267,15 @@ void roots_begin(void);               /* before the first roots_note() */
 void roots_note(PyObject *thing);     /* each tracked object, before roots_collect(): keeps those that are roots or have some */
 void roots_collect(void);             /* calls root() for all of them, in the order of roots.py */
 
+/* --- out.c: text as it stands in a JSON string ---------------------------------------------------------------------------------- */
+
+#define JSON_POINT_BYTES 13
+size_t json_point(char *json, const char **text, const char *end); /* the next point of UTF-8, in ASCII; has room for JSON_POINT_BYTES,
+    one of them for a 0. Returns how many it is without that */
+
 /* --- sample.c: what a walk asks of the sampler -------------------------------------------------------------------------------- */
 void take_bodies(TypeInfo *info);      /* types.c calls it for each type: sets info->bodies while samples are taken */
 void samples_of_walk(void);           /* writes the columns sample_* and names.json["sites"] of the blocks that live now */
-void samples_write_sites(int fd);     /* the JSON list of sites; "[null]" where nothing was sampled */
 
 /* Around a fork for a snapshot, in the parent, with the GIL held: nobody may be changing the sampler's tables while they are copied.
  * The child finds them so, lock included; samples_of_walk() in a child (WalkOrder.is_forked) takes no lock. */

@@ -100,12 +100,10 @@ static void write_names(const char *folder)
     out(&output, "{\"types\":");
     types_write(&output);
     out(&output, ",\"sites\":");
-    output_flush(&output);
-    samples_write_sites(output.file);
+    samples_write_sites(&output);
     bounds_write(&output);
     out(&output, ",\"line_growth\":[],\"strings\":");
-    output_flush(&output);
-    names_write_strings(output.file); /* last: what was written before may have made rows */
+    names_write_strings(&output); /* last: what was written before may have made rows */
     out(&output, "}");
     output_close(&output, folder, "names.json");
 }

@@ -106,6 +106,8 @@ typedef struct {
     size_t length;
 } Words;
 void place_read(uint32_t place, Words *file, uint32_t *line, Words *function);
+size_t place_json(uint32_t place, char *json, size_t room); /* ["app.py",12,"parse"], without a 0 behind it; returns its bytes, 0: it does
+    not fit */
 uint32_t stacks_count(void);
 size_t stacks_bytes(void);
 

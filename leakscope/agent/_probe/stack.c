@@ -9,6 +9,8 @@
 #include "sample.h"
 #include "shown.h"
 
+#include <stdio.h>
+
 /* Frames of a stack that are kept, innermost first. */
 #define MOST_FRAMES 64
 #define SEEN_BITS 12
@@ -360,6 +362,42 @@ void place_read(uint32_t row, Words *file, uint32_t *line, Words *function)
     *file = words_of(place.file);
     *function = words_of(place.function);
     *line = place.line;
+}
+
+/* Returns where it ends; NULL: it does not fit before `end`. */
+static char *put_quoted(char *json, const char *end, Words words)
+{
+    const char *next = words.text, *last = words.text + words.length;
+    if (end - json < 2)
+        return NULL;
+    *json++ = '"';
+    while (next < last) {
+        if (end - json <= JSON_POINT_BYTES)
+            return NULL;
+        json += json_point(json, &next, last);
+    }
+    *json++ = '"';
+    return json;
+}
+
+size_t place_json(uint32_t row, char *json, size_t room)
+{
+    Words file, function;
+    uint32_t line;
+    char number[16], *next = json + 1;
+    const char *end = json + room;
+    place_read(row, &file, &line, &function);
+    size_t length = (size_t)snprintf(number, sizeof number, ",%u,", line);
+    next = room == 0 ? NULL : put_quoted(next, end, file);
+    if (next == NULL || (size_t)(end - next) < length)
+        return 0;
+    memcpy(next, number, length);
+    next = put_quoted(next + length, end, function);
+    if (next == NULL || next == end)
+        return 0;
+    json[0] = '[';
+    *next++ = ']';
+    return (size_t)(next - json);
 }
 
 uint32_t stacks_count(void)

@@ -95,17 +95,14 @@ const char *name_text(Row row)
     return AT(Shown, rows, row).bytes;
 }
 
-void names_write_strings(int file)
+void names_write_strings(Output *output)
 {
-    Output output;
-    output_use(&output, file);
-    out(&output, "[");
+    out(output, "[");
     for (Row row = 0; row < rows.count; row++) {
-        out(&output, row ? "," : "");
-        out_text(&output, name_text(row));
+        out(output, row ? "," : "");
+        out_text(output, name_text(row));
     }
-    out(&output, "]");
-    output_flush(&output);
+    out(output, "]");
 }
 
 void strings_open(void)

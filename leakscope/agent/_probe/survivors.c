@@ -1,9 +1,9 @@
 /* What a walk writes of the sampled blocks that live: the object that each is, or is the body of, and the sites. */
 #include "deque.h"
+#include "engine.h"
 #include "sample.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 /* Frames of all sites together: a bound of names.json, at about 50 bytes a frame. */
 #define MOST_FRAMES_WRITTEN 262144u
@@ -47,44 +47,43 @@ static void close_found(void)
 
 /* --- sites: with the lock, because stacks may be renewed ------------------------------------------------------------------------ */
 
+static bool make_room(size_t bytes)
+{
+    size_t room = (found.text_room + bytes) * 2 + 65536;
+    char *grown = pages_resize(found.text, found.text_room, room);
+    if (grown == NULL)
+        return false;
+    found.text = grown;
+    found.text_room = room;
+    return true;
+}
+
 static bool add(const char *text, size_t length)
 {
-    if (found.text_count + length > found.text_room) {
-        size_t room = (found.text_room + length) * 2 + 65536;
-        char *grown = pages_resize(found.text, found.text_room, room);
-        if (grown == NULL)
-            return false;
-        found.text = grown;
-        found.text_room = room;
-    }
+    if (found.text_count + length > found.text_room && !make_room(length))
+        return false;
     memcpy(found.text + found.text_count, text, length);
     found.text_count += length;
     return true;
 }
 
-static bool add_quoted(Words words)
+static bool add_place(uint32_t place)
 {
-    bool is_added = add("\"", 1);
-    for (size_t place = 0; place < words.length; place++) { /* what is shown has no control characters */
-        if (words.text[place] == '"' || words.text[place] == '\\')
-            is_added = add("\\", 1) && is_added;
-        is_added = add(words.text + place, 1) && is_added;
-    }
-    return add("\"", 1) && is_added;
+    size_t length;
+    while ((length = place_json(place, found.text + found.text_count, found.text_room - found.text_count)) == 0)
+        if (!make_room(0))
+            return false;
+    found.text_count += length;
+    return true;
 }
 
 static bool add_site(const Site *site, uint32_t most)
 {
     char numbers[96];
-    uint32_t places[MOST_FRAMES], count = stack_places(site->stack, places, most), line;
+    uint32_t places[MOST_FRAMES], count = stack_places(site->stack, places, most);
     bool is_added = add(",{\"frames\":[", 12);
-    for (uint32_t frame = 0; frame < count; frame++) {
-        Words file, function;
-        place_read(places[frame], &file, &line, &function);
-        int length = snprintf(numbers, sizeof numbers, ",%u,", line);
-        is_added = is_added && add(frame ? ",[" : "[", frame ? 2 : 1) && add_quoted(file) && add(numbers, (size_t)length)
-                   && add_quoted(function) && add("]", 1);
-    }
+    for (uint32_t frame = 0; frame < count; frame++)
+        is_added = is_added && add(",", frame ? 1 : 0) && add_place(places[frame]);
     int length = snprintf(numbers, sizeof numbers, "],\"bytes\":%.0f,\"count\":%.0f}", site->bytes, site->count);
     return is_added && add(numbers, (size_t)length);
 }
@@ -317,21 +316,11 @@ void samples_of_walk(void)
     }
 }
 
-static void write_all(int fd, const char *text, size_t count)
+void samples_write_sites(Output *output)
 {
-    while (count > 0) {
-        ssize_t done = write(fd, text, count);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            walk_fail(done == 0 ? ENOSPC : errno, "write");
-        text += done;
-        count -= (size_t)done;
-    }
-}
-
-void samples_write_sites(int fd)
-{
-    write_all(fd, found.text_count ? found.text : "[null]", found.text_count ? found.text_count : 6);
+    if (found.text_count)
+        out_bytes(output, found.text, found.text_count);
+    else
+        out(output, "[null]");
     close_found();
 }
