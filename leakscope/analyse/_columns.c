@@ -176,12 +176,6 @@ static int class_sums(const Paths *p, const int32_t *class_of, const uint64_t *b
 
 /* --- the methods ------------------------------------------------------------------------------------------------------------ */
 
-static PyObject *finished(Py_buffer *views, int count, int rc) {
-    release(views, count);
-    if (raise_for(rc)) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyObject *py_outside(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_buffer v[4] = {{0}};
     if (!PyArg_ParseTuple(args, "y*y*y*w*", &v[0], &v[1], &v[2], &v[3])) return NULL;

@@ -2,9 +2,9 @@
  *
  * Every function has a twin of the same name in _graph_python.py with identical results; what the arguments mean is said
  * there. Edges are in compressed rows: node i holds edge_target[edge_start[i] .. edge_start[i + 1]). Nodes are uint32.
- * The passes over columns are in _columns.c. Arrays come in through the buffer protocol and results go into arrays that the caller made, so numpy is not needed to
- * build this file. All loops are iterative (a linked list of a million nodes is a normal heap) and run without the GIL;
- * the caller must not change the arrays meanwhile.
+ * The passes over columns are in _columns.c. Arrays come in through the buffer protocol and results go into arrays that
+ * the caller made, so numpy is not needed to build this file. All loops are iterative (a linked list of a million nodes is
+ * a normal heap) and run without the GIL; the caller must not change the arrays meanwhile.
  */
 #include "_graph.h"
 
@@ -349,6 +349,12 @@ int raise_for(int rc) {
     return rc;
 }
 
+PyObject *finished(Py_buffer *views, int count, int rc) {
+    release(views, count);
+    if (raise_for(rc)) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* An optional argument: None, or a buffer of `length` bytes. */
 static int optional(PyObject *object, Py_buffer *view, uint64_t length) {
     if (object == Py_None) return OK;
@@ -369,9 +375,7 @@ static PyObject *py_reach(PyObject *Py_UNUSED(self), PyObject *args) {
         if (rc == OK) rc = reach(&g, v[2].buf, COUNT(v[2], uint32_t), v[5].buf, v[3].buf, v[4].buf);
         Py_END_ALLOW_THREADS
     }
-    release(v, 6);
-    if (raise_for(rc)) return NULL;
-    Py_RETURN_NONE;
+    return finished(v, 6, rc);
 }
 
 static PyObject *py_components(PyObject *Py_UNUSED(self), PyObject *args) {
@@ -402,9 +406,7 @@ static PyObject *py_dominators(PyObject *Py_UNUSED(self), PyObject *args) {
     if (rc == OK && COUNT(v[3], int32_t) != g.n) rc = BAD_NODE;
     if (rc == OK) rc = dominators(&g, v[2].buf, COUNT(v[2], uint32_t), v[3].buf);
     Py_END_ALLOW_THREADS
-    release(v, 4);
-    if (raise_for(rc)) return NULL;
-    Py_RETURN_NONE;
+    return finished(v, 4, rc);
 }
 
 static PyObject *py_retained(PyObject *Py_UNUSED(self), PyObject *args) {
@@ -417,9 +419,7 @@ static PyObject *py_retained(PyObject *Py_UNUSED(self), PyObject *args) {
         rc = retained(v[0].buf, v[1].buf, (uint32_t)n, v[2].buf);
         Py_END_ALLOW_THREADS
     }
-    release(v, 3);
-    if (raise_for(rc)) return NULL;
-    Py_RETURN_NONE;
+    return finished(v, 3, rc);
 }
 
 static PyObject *py_expand(PyObject *Py_UNUSED(self), PyObject *args) {
@@ -439,9 +439,7 @@ static PyObject *py_expand(PyObject *Py_UNUSED(self), PyObject *args) {
         rc = BAD_NODE;
     if (rc == OK) rc = expand(&g, &t, pass, v[6].buf, COUNT(v[6], uint32_t), v[7].buf, v[8].buf, v[9].buf, v[10].buf);
     Py_END_ALLOW_THREADS
-    release(v, 11);
-    if (raise_for(rc)) return NULL;
-    Py_RETURN_NONE;
+    return finished(v, 11, rc);
 }
 
 static PyMethodDef methods[] = {

@@ -30,6 +30,7 @@ static inline void *zeros(uint64_t count, size_t size) { return calloc(count ? c
 int graph_from(Graph *g, const Py_buffer *start, const Py_buffer *target);
 void release(Py_buffer *views, int count);
 int raise_for(int rc); /* sets the exception of a code that is not OK, and returns the code */
+PyObject *finished(Py_buffer *views, int count, int rc); /* both, of a method that answers None */
 
 extern PyMethodDef column_methods[];
 
