@@ -16,7 +16,7 @@ from leakscope.agent import format as layout
 from leakscope.errors import SessionError
 from leakscope.heap import columns, packing
 from leakscope.heap.load import load
-from tests.heap.test_load import SHOP, written
+from tests.heap.test_load import SHOP, refusal, written
 from tests.heaps import heap
 
 DTYPES = columns.DTYPES
@@ -31,13 +31,6 @@ def snapshot(tmp_path: Path) -> Path:
 def packed(snapshot: Path) -> Path:
     assert columns.pack(snapshot)
     return snapshot
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(SessionError) as caught:
-        load(folder)
-    assert caught.value.hint and caught.value.sentence.endswith(".") and "\n" not in caught.value.sentence
-    return caught.value.sentence
 
 
 def test_a_packed_snapshot_is_the_same_graph(packed):
