@@ -36,7 +36,7 @@ class Settle:
         self._start = self._before = None  # samples
         self._worked_ns = _LOAD_NS + 1  # processor time of load since the last step; the start of the program was load
         self._asked_ns = 0  # when the main thread was asked to collect
-        self._is_collected = False
+        self._collecting_ns = None  # what that took of processor time; None: it has not come yet, 0: it is at it
 
     def look(self, row):
         """See by the newest sample whether it is time for a step, and take it."""
@@ -58,7 +58,7 @@ class Settle:
                                       "thread to.")
             self._collects = False
         else:
-            self._is_collected = False
+            self._collecting_ns = None
             self._asked_ns = time.monotonic_ns()
             self._call()
             wake_loop()
@@ -74,26 +74,30 @@ class Settle:
             self._worked_ns += _LOAD_NS + 1
 
     def _wait_for_collection(self, row):
-        is_late = time.monotonic_ns() - self._asked_ns > _COLLECT_NS
-        if not self._is_collected and not is_late:
+        took_ns = self._collecting_ns
+        if took_ns == 0:
             return
-        if is_late and not self._is_collected:
+        if not is_quiet(self._start, self._before, dict(row, cpu_ns=row["cpu_ns"] - (took_ns or 0))):
+            self._asked_ns, self._before = 0, None  # the pause is over
+        elif took_ns is not None:
+            self._take(row, True)
+        elif time.monotonic_ns() - self._asked_ns > _COLLECT_NS and self._take(row, False):
             self._recorder.files.note("Nothing was collected in the settle step: the main thread ran no Python for "
                                       f"{_COLLECT_NS // _SECOND} s, and finalizers have to run there.")
-        if self._take(row, self._is_collected):
-            self._asked_ns = 0
 
     def collect(self):
         """Collect, in the thread that calls: the main thread, because it was asked to."""
-        if self._asked_ns and not self._is_collected:
+        if self._asked_ns and self._collecting_ns is None:
+            self._collecting_ns = 0
+            begun_ns = time.thread_time_ns()
             collect()
-            self._is_collected = True
+            self._collecting_ns = max(1, time.thread_time_ns() - begun_ns)
 
     def _take(self, row, is_collected):
         """Take the snapshot; return False where another is still under way."""
         if self._recorder.snapshots.is_busy:
             return False
-        self._worked_ns = 0
+        self._worked_ns = self._asked_ns = 0
         more = {"settle": {"quiet_s": round(self._quiet_ns(row) / _SECOND, 3), "collected": is_collected}}
         self._start = self._before = None
         self._recorder.take("settle", None, is_waited=False, more=more)

@@ -104,6 +104,21 @@ def test_the_main_thread_is_asked_to_collect_before_the_snapshot(recorder: Recor
     assert recorder.taken == [{"quiet_s": pytest.approx(5, abs=0.2), "collected": True}]
 
 
+def test_a_load_that_comes_before_the_collection_puts_the_step_off(recorder: Recorder) -> None:
+    asked: list[int] = []
+    settle = Settle(recorder, 3.0, True, lambda: asked.append(1))
+    program = Program(settle)
+    program.goes_on(3.2)
+    program.goes_on(1, work_count=1)
+    settle.collect()
+    program.goes_on(2)
+    assert recorder.taken == [] and asked == [1]
+    program.goes_on(2)
+    settle.collect()
+    program.goes_on(1)
+    assert [each["collected"] for each in recorder.taken] == [True] and asked == [1, 1]
+
+
 def test_a_main_thread_that_does_not_come_leaves_a_note(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "_COLLECT_NS", 0)
     settle = Settle(recorder, 3.0, True, lambda: None)
