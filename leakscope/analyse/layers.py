@@ -26,7 +26,7 @@ Points = list[tuple[float, float]]
 SMALL_OBJECT_BYTES = 512  # CPython Objects/obmalloc.c, SMALL_REQUEST_THRESHOLD: larger requests go to malloc
 BLOCK_STEP_BYTES = 16  # obmalloc.c, ALIGNMENT: what a small request is rounded up to
 HEADER_BYTES = 64  # of an object whose contents are a block of their own
-_TWO_BLOCKS = frozenset({"list", "dict", "set", "frozenset", "bytearray", "deque", "OrderedDict", "defaultdict"})
+TWO_BLOCKS = frozenset({"list", "dict", "set", "frozenset", "bytearray", "deque", "OrderedDict", "defaultdict"})
 IMPORT_SHARE = 0.95  # imports have ended when this share of the final sys.modules is there; ours
 WARM_UP_SHARE, WARM_UP_MOST_S = 0.2, 60.0  # the start of a run is no evidence of a leak; ours, tuned on 5-second programs
 GOES_ON_SHARE = 0.25  # of the growth in the second half: 0.5 is a straight line; ours
@@ -84,7 +84,7 @@ def heap_totals(graph: HeapGraph) -> HeapTotals:
     sizes, kinds = graph.shallow_bytes.astype(np.int64), graph.kind
     host = (graph.device == 0) & (kinds != _MAPPING)
     sizes = np.where(host & (sizes <= SMALL_OBJECT_BYTES), -(-sizes // BLOCK_STEP_BYTES) * BLOCK_STEP_BYTES, sizes)
-    in_two = np.fromiter((name.qualname in _TWO_BLOCKS for name in graph.types), bool, len(graph.types))
+    in_two = np.fromiter((name.qualname in TWO_BLOCKS for name in graph.types), bool, len(graph.types))
     limit = np.where(in_two[graph.type_id], SMALL_OBJECT_BYTES + HEADER_BYTES, SMALL_OBJECT_BYTES)
     large = host & ((sizes > limit) | (kinds == _STORAGE))
     return HeapTotals(graph.t_s, int(sizes[host].sum()), int(sizes[large].sum()), int(sizes[kinds == _MAPPING].sum()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from leakscope.analyse.memory import Sustained
 from leakscope.case import Case
 from leakscope.model import Confidence, Dismissed, Finding, Rule
 from leakscope.units import bytes_text, seconds_text
+
+MOST_ASKED = 200  # objects whose owner is asked for; ours
+OWNER_SHARE = 0.25  # of them: an owner of fewer is not the one to name; ours
 
 
 def finding(case: Case, rule: Rule, growth: Sustained, layer: str, owner: str, leaked_type: str, reasons: Sequence[str],
@@ -28,6 +32,16 @@ def which_process(case: Case) -> tuple[str, ...]:
     role = case.info.get("role", "main")
     how = {"fork": "forked by", "spawn": "started by", "exec": "in the place of"}.get(role)
     return () if how is None else (f"it is process {case.info.get('pid')}, {how} process {case.info.get('parent')}",)
+
+
+def main_owner(case: Case, nodes: Sequence[int]) -> tuple[str, float]:
+    """Return who holds most of some objects of the last snapshot, and which part of them; ("", 0) where nobody holds enough."""
+    asked = nodes[::max(1, -(-len(nodes) // MOST_ASKED))]
+    owners = Counter(path.owner for node in asked if (path := case.path(node)) is not None)
+    if not owners:
+        return "", 0.0
+    owner, count = owners.most_common(1)[0]
+    return (owner, count / len(asked)) if count >= OWNER_SHARE * len(asked) else ("", 0.0)
 
 
 def kept(case: Case, allocator: str, free: Points, grown: int | None) -> Iterator[Sustained | Dismissed]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.analyse import coverage, layers, memory
+from leakscope.analyse import coverage, layers, memory, pools
 from leakscope.analyse.layers import KEPT
 from leakscope.analyse.memory import Sustained
 from leakscope.case import Case
@@ -51,10 +51,22 @@ def _judged(case: Case, growth: Sustained) -> Finding | Dismissed:
     has_many = max(more, arenas - 1) >= MANY_ARENAS
     if has_many:
         reasons.append(_arena_words(case, arenas, more))
-    doubts = ("which live blocks pin the free ones is not known: blocks of malloc have no owner in a snapshot",
-              "peaks of use between two samples are not seen")
+    pins = _pins(case) if has_many else ""
+    reasons += [pins] if pins else []
+    doubts = ["peaks of use between two samples are not seen"]
+    if not pins:
+        doubts.insert(0, "which live blocks pin the free ones is not known: most blocks of malloc have no owner in a snapshot")
     return _layers.finding(case, RULE, growth, KEPT, "glibc malloc arenas", "free malloc memory", reasons, doubts,
                            FOR_ARENAS if has_many else FOR_HOLES)
+
+
+def _pins(case: Case) -> str:
+    """What sits at the top of the heaps of threads; "" where no snapshot shows it."""
+    tops = pools.heap_tops(case.last).tolist() if case.compared else []
+    owner, part = _layers.main_owner(case, tops)
+    if len(tops) < MANY_ARENAS or not owner:
+        return ""
+    return f"in {part:.0%} of {len(tops)} heaps of threads the highest object, which keeps all below it, is held by {owner}"
 
 
 def _grown(case: Case) -> int | None:

@@ -28,7 +28,6 @@ from leakscope.units import bytes_text, count_text
 RULE = Rule("LS304", "sparse-arenas", "Arenas of small objects stay almost empty, and become more")
 REMEDY = ("Make what lives long before the burst, or copy it out of it into few large pieces; try PYTHONMALLOC=malloc with "
           "jemalloc preloaded.")
-MOST_ASKED = 200  # survivors whose owner is asked for; ours
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
@@ -65,15 +64,8 @@ def _pins(case: Case) -> tuple[list[str], tuple[str, ...], str]:
     name, count = found.types[0]
     reasons.append(f"in {count_text(found.sparse_count)} pools hardly anything but objects such as {name} "
                    f"({count_text(count)} pools) keeps the arena")
-    owners: dict[str, int] = {}
-    step = max(1, len(found.nodes) // MOST_ASKED)
-    asked = found.nodes[::step].tolist()
-    for node in asked:
-        path = case.path(node)
-        if path is not None:
-            owners[path.owner] = owners.get(path.owner, 0) + 1
-    best = max(owners, key=lambda each: owners[each], default="")
-    if best and owners[best] >= len(asked) / 4:
-        reasons.append(f"{owners[best] / len(asked):.0%} of them are held by {best}")
+    best, part = _layers.main_owner(case, found.nodes.tolist())
+    if best:
+        reasons.append(f"{part:.0%} of them are held by {best}")
         return reasons, ("bodies of lists and dicts are not seen in the pools",), f"pymalloc arenas pinned by {best}"
     return reasons, ("bodies of lists and dicts are not seen in the pools", "no single owner holds most of them"), ""

@@ -39,3 +39,16 @@ def test_large_objects_and_those_without_an_address_sit_in_no_pool():
     graph = scattered(POOL)
     graph.address[:] = 0
     assert pools.pinned(graph, "3.11.7").pool_count == 0
+
+
+def test_the_highest_object_of_each_heap_of_a_thread():
+    graph = scattered(1 << 20, count=130, size=600)
+    tops = pools.heap_tops(graph)
+    assert graph.address[tops].tolist() == [0x7F0000000000 + (place << 20) for place in (63, 127, 129)]
+
+
+def test_what_lies_in_the_main_arena_or_is_a_mapping_is_at_the_top_of_no_heap():
+    assert len(pools.heap_tops(scattered(1 << 20, size=200_000))) == 0
+    graph = scattered(1 << 20, size=600)
+    graph.address[:] -= np.uint64(0x200000000000)
+    assert len(pools.heap_tops(graph)) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from leakscope.case import Case
@@ -9,6 +10,7 @@ from leakscope.detectors import allocator_retention
 from leakscope.detectors.allocator_retention import FOR_ARENAS, FOR_HOLES
 from leakscope.model import Confidence, Dismissed
 from tests.detectors.cases import MIB, timeline
+from tests.heaps import series
 
 
 def found(info=None, **columns):
@@ -61,3 +63,28 @@ def test_little_free_memory_is_not_worth_a_word():
 def test_the_finding_names_the_process_where_it_is_a_child():
     (finding,) = found({"pid": 7, "parent": 3, "role": "fork"}, malloc_free_bytes=rising)
     assert finding.pid == 7 and finding.reasons[-1] == "it is process 7, forked by process 3"
+
+
+def heaps_with(owner):
+    """One object at the top of each of ten heaps, held by `owner`; or nothing above what pymalloc serves."""
+    size = "600B" if owner else "60B"
+    graphs = series(f"module app\napp .jobs -> jobs:dict 4KiB\njobs [*] -> one:bytes x{{n}} {size}", n=[10] * 4)
+    for graph in graphs:
+        results = np.flatnonzero([graph.type_name(node) == "bytes" for node in range(graph.node_count)])
+        graph.address[results] = 0x7F0000000000 + (np.arange(len(results), dtype=np.uint64) << np.uint64(26))
+    def held(t):
+        return 40 * MIB + t * MIB
+
+    return Case(graphs, timeline(31, malloc_free_bytes=rising, malloc_used_bytes=20 * MIB, malloc_mmapped_bytes=0,
+                                 malloc_arenas=11, malloc_arena_bytes=held, anon_bytes=held, rss_bytes=held))
+
+
+def test_what_sits_at_the_top_of_the_heaps_is_named():
+    (finding,) = allocator_retention.detect(heaps_with("app.jobs"))
+    assert any("in 100% of 10 heaps of threads" in reason and "held by app.jobs" in reason for reason in finding.reasons)
+    assert not any("not known" in doubt for doubt in finding.doubts)
+
+
+def test_where_no_object_sits_there_that_is_said():
+    (finding,) = allocator_retention.detect(heaps_with(None))
+    assert any("not known" in doubt for doubt in finding.doubts)
