@@ -12,12 +12,15 @@ _MOST_FILES = 10_000
 
 def read_children(row):
     """Add `children`, the direct ones, and `children_ended`: those of them that have ended and that nobody waited for."""
-    found = []
+    found, is_known = [], False
     for thread in os.listdir("/proc/self/task")[:_MOST_THREADS]:
         try:
             found.extend(read_small(f"/proc/self/task/{thread}/children").split())
-        except OSError:  # the thread has ended; or the kernel has no such file
+            is_known = True
+        except OSError:  # the thread has ended
             continue
+    if not is_known:
+        raise OSError("the kernel was built without CONFIG_PROC_CHILDREN")
     row["children"] = len(found)
     asked = found[:_MOST_CHILDREN]
     row["children_ended"] = sum(map(_has_ended, asked)) * len(found) // max(1, len(asked))

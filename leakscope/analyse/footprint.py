@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from leakscope.analyse.layers import Points, Window, column, private_memory, with_shares
+from leakscope.analyse.layers import Points, Window, column, private_memory, shared_memory, with_shares
 
 Sample = dict[str, Any]
 
@@ -46,9 +46,9 @@ def program_memory(timeline: Sequence[Sample], disturbance_bytes: int, block_byt
     grown = direct[-1][1] - direct[0][1] if direct else 0.0
     if disturbance_bytes <= max(NEGLIGIBLE_BYTES, NEGLIGIBLE_SHARE * grown) or block_bytes is None:
         return ProgramMemory(direct, False)
-    points = [(sample["t_ns"] / 1e9, float(sample["malloc_used_bytes"] + sample["py_blocks"] * block_bytes
-                                           + sample.get("shmem_bytes", 0)))
-              for sample in timeline if "malloc_used_bytes" in sample and "py_blocks" in sample]
+    points = [(sample["t_ns"] / 1e9, float(sample["malloc_used_bytes"] + sample["py_blocks"] * block_bytes + shared))
+              for sample, shared in zip(timeline, shared_memory(timeline))
+              if "malloc_used_bytes" in sample and "py_blocks" in sample]
     return ProgramMemory(points, True) if len(points) >= LEAST_POINTS else ProgramMemory(direct, False)
 
 

@@ -97,11 +97,19 @@ def column(timeline: Sequence[Sample], name: str) -> Points:
 
 
 def private_memory(timeline: Sequence[Sample]) -> Points:
-    """Memory that only this process keeps: anonymous, shared memory and swap; resident memory where that is not known."""
-    points = [(sample["t_ns"] / 1e9,
-               float(sample["anon_bytes"] + sample.get("shmem_bytes", 0) + sample.get("swap_bytes", 0)))
-              for sample in timeline if sample.get("anon_bytes") is not None]
+    """Memory that this process keeps: anonymous, its part of shared memory, swap; resident memory where that is not known."""
+    points = [(sample["t_ns"] / 1e9, float(sample["anon_bytes"] + shared + sample.get("swap_bytes", 0)))
+              for sample, shared in zip(timeline, shared_memory(timeline)) if sample.get("anon_bytes") is not None]
     return points or column(timeline, "rss_bytes")
+
+
+def shared_memory(timeline: Sequence[Sample]) -> list[float]:
+    """The part that a process has of shared memory in each sample: a segment that two processes map counts for each by half."""
+    elsewhere, parts = 0.0, []
+    for sample in timeline:
+        elsewhere = sample.get("elsewhere_shmem_bytes", _elsewhere(sample, "shmem") or elsewhere)
+        parts.append(max(0.0, sample.get("shmem_bytes", 0) - elsewhere))
+    return parts
 
 
 def import_end_s(timeline: Sequence[Sample]) -> float:
@@ -218,13 +226,13 @@ def account(timeline: Sequence[Sample], private: Points, totals: Sequence[HeapTo
     is the total. "copy-on-write" is a part only where pages that were shared with other processes became this one's own.
     Without `is_free_known` nothing is said of what allocators keep (analyse/footprint.py).
     """
-    shares = {part: change(shared_elsewhere(timeline, part), window) for part in PARTS}
+    shares = {part: change(shared_elsewhere(timeline, part), window) for part in ("anon", "file")}
     copied = None if shares["anon"] is None else -shares["anon"]
-    file_change, shared_change = change(column(timeline, "file_bytes"), window), change(column(timeline, "shmem_bytes"), window)
+    files, shared = change(column(timeline, "file_bytes"), window), _shared_change(timeline, window)
+    own_files = (files or 0.0) - (shares["file"] or 0.0)
     grown = change(private, window)
-    total = None if grown is None else grown + (file_change or 0.0) - sum(share or 0.0 for share in shares.values())
-    mapped = None if file_change is None and shared_change is None else (
-        (file_change or 0.0) + (shared_change or 0.0) - (shares["file"] or 0.0) - (shares["shmem"] or 0.0))
+    total = None if grown is None else grown + own_files - (shares["anon"] or 0.0)
+    mapped = None if files is None and shared is None else own_files + (shared or 0.0)
     handed = _Handed.of(timeline, totals, window)
     known = (mapped or 0.0) + (handed.python or 0.0) + max(handed.native or 0.0, 0.0) + (copied or 0.0)
     kept = _kept(handed, None if total is None else max(0.0, total - known)) if is_free_known else {}
@@ -237,6 +245,11 @@ def account(timeline: Sequence[Sample], private: Points, totals: Sequence[HeapTo
                for name, value in parts.items()]
     rest = None if total is None else total - sum(value for value in parts.values() if value is not None)
     return (*layers, Layer("unexplained", _whole(rest)))
+
+
+def _shared_change(timeline: Sequence[Sample], window: Window) -> float | None:
+    return change([(sample["t_ns"] / 1e9, shared) for sample, shared in zip(timeline, shared_memory(timeline))
+                   if "shmem_bytes" in sample], window)
 
 
 def _kept(handed: _Handed, room: float | None) -> dict[str, float]:

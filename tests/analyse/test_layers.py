@@ -120,3 +120,15 @@ def test_the_corrected_timeline_keeps_what_others_have_of_the_memory():
     sample = {"t_ns": 0, "anon_bytes": 9, "pss_anon_bytes": 5}
     corrected = {**layers.with_shares(sample), "anon_bytes": 7}
     assert layers.shared_elsewhere([corrected], "anon") == layers.shared_elsewhere([sample], "anon") == [(0.0, 4.0)]
+
+
+def test_shared_memory_counts_by_the_part_that_a_process_has_of_it():
+    samples = timeline(60, anon_bytes=90 * MIB, file_bytes=0, shmem_bytes=lambda t: t * MIB, pss_anon_bytes=90 * MIB,
+                       pss_file_bytes=0, pss_shmem_bytes=lambda t: t * MIB / 4)
+    private = layers.private_memory(samples)
+    assert private[-1][1] == 105 * MIB
+    del samples[-1]["pss_shmem_bytes"]  # is read more seldom: then the rest is what it was
+    assert layers.private_memory(samples)[-1][1] == 90 * MIB + 60 * MIB - 59.5 * MIB * 3 / 4
+    growth = by_name(layers.account(samples, private, [], Window(0.0, 60.0)))
+    assert abs(growth["mapped"] - growth["total"]) < MIB
+    assert growth["mapped"] < 15 * MIB
