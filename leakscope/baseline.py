@@ -94,10 +94,10 @@ def _fingerprint(finding: Finding, leak: KnownLeak | None, script: str) -> Finge
 
 
 def sentence(leak: KnownLeak, version: str) -> str:
-    """Return what is known, for a report: `aiohttp keeps … Fixed in aiohttp 3.10.11; this process has 3.10.10. …`."""
+    """Return what is known, for a report: `Fixed in aiohttp 3.10.11; this process has 3.10.10. aiohttp keeps …`."""
     name = {"python": "CPython"}.get(leak.package, leak.package)
     fixed = f"Fixed in {name} {leak.fixed_in}" if leak.fixed_in else f"Not fixed in any {name} that was looked at"
-    return f"{leak.explanation} {fixed}; this process has {version}. {leak.fix} {leak.reference}"
+    return f"{fixed}; this process has {version}. {leak.explanation} {leak.fix} {leak.reference}"
 
 
 # --- matching ----------------------------------------------------------------------------------------------------------------

@@ -137,6 +137,7 @@ class Finding:
     cohorts: tuple[int, ...] = ()  # survivors per birth epoch, oldest first; () where births are not known
     rate: Rate | None = None
     bytes_per_work: Rate | None = None
+    leak_share_bytes: int | None = None  # of its growth: what others hold as well is shared between them
     unit_bytes: int | None = None  # marginal bytes of one entry more
     preimage: str = ""  # what the fingerprint is the hash of
     similar: str = ""  # hash of the types alone: the same bug after a rename
@@ -150,6 +151,16 @@ class Dismissed:
     why: str
     owner: str = ""
     growth_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Waste:
+    """`count` containers that hold nothing, in objects of one package, and their bytes: no leak, but room to be smaller."""
+
+    package: str
+    what: str  # empty dict | empty list | empty set
+    count: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)

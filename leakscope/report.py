@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakscope.model import Dismissed, Finding, Gap, Layer, Verdict
+from leakscope.model import Dismissed, Finding, Gap, Layer, Verdict, Waste
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Report:
     series: tuple[Series, ...] = ()
     snapshots: tuple[SnapshotMark, ...] = ()
     growth: tuple[GrowthRow, ...] = ()
+    waste: tuple[Waste, ...] = ()  # in the last snapshot, by package
     graph_explains_ratio: float | None = None
     samples_lost: int = 0
     agent_bytes: int | None = None

@@ -96,7 +96,7 @@ def one_entry(monkeypatch):
 
 def test_a_known_leak_says_which_version_is_loaded_and_which_is_mended(one_entry):
     (told,) = known([ORDERS], {"shop": "2.5.0"})
-    assert told.known == ("Orders stay. Fixed in shop 2.6.1; this process has 2.5.0. Upgrade. "
+    assert told.known == ("Fixed in shop 2.6.1; this process has 2.5.0. Orders stay. Upgrade. "
                           "https://github.com/shop/shop/issues/1")
     assert dict(told.evidence)["K"] == "known: shop-orders"
     assert replace(told, known=None, evidence=(), fingerprint="", preimage="", similar="") == ORDERS

@@ -40,6 +40,8 @@ def document(report: Report) -> dict[str, Any]:
         "dismissed": [_dismissed(each) for each in report.dismissed],
         "gaps": [_gap(gap) for gap in report.gaps],
         "notes": list(report.notes),
+        "waste": [{"package": each.package, "what": each.what, "count": each.count, "bytes": each.size_bytes}
+                  for each in report.waste],
         "coverage": {"graph_explains_ratio": report.graph_explains_ratio, "samples_lost": report.samples_lost},
         "artefact": {"agent_bytes": report.agent_bytes, "app_share_ratio": report.app_share_ratio},
     }
@@ -113,6 +115,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "remedy": finding.remedy, "known": finding.known, "fingerprint": finding.fingerprint,
         "counts": list(finding.counts), "evidence": _evidence(finding.evidence), "cohorts": list(finding.cohorts),
         "rate": _rate(finding.rate), "bytes_per_work": _per_work(finding.bytes_per_work), "unit_bytes": finding.unit_bytes,
+        "leak_share_bytes": finding.leak_share_bytes,
         "fingerprint_preimage": finding.preimage, "similar": finding.similar,
     }
 

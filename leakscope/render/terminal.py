@@ -82,6 +82,7 @@ def _suspect(finding: Finding) -> list[tuple[str, str]]:
         ("cycle" if finding.cycle else "held by", path_text(finding)),
         ("frees", frees_text(finding)),
         ("made at", f"{site.function} ({site.file}:{site.line})" if site else ""),
+        ("known", finding.known or ""),
         ("remedy", finding.remedy),
         ("doubt", finding.doubts[0] if finding.doubts else ""),
         ("id", finding.fingerprint),

@@ -88,6 +88,16 @@ def python_leak() -> Report:
         app_share_ratio=0.98, extra={"seed": 1})
 
 
+KNOWN = "Fixed in serve 2.6.1; this process has 2.5.0."
+
+
+def with_known(report: Report) -> Report:
+    """The same report, its first suspect known to the catalogue."""
+    first = dataclasses.replace(report.findings[0], known=f"{KNOWN} Sessions stay. Upgrade.", preimage="known > serve-sessions",
+                                similar="LS1s-5ZB6W3QXK2M4TNPA")
+    return dataclasses.replace(report, findings=(first, *report.findings[1:]))
+
+
 def _session_store() -> Finding:
     steps = (Step("module serve", "module", ".store", "no", ("a module lives for ever",)),
              Step("serve.SessionStore", "serve.SessionStore", "._by_id", "unknown"),

@@ -13,13 +13,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from leakscope.model import Layer, Verdict, VerdictClass
+from leakscope.model import Layer, Verdict, VerdictClass, Waste
 from leakscope.render import html
-from tests.render.reports import ALL, HOSTILE, delayed_garbage, hostile, large, no_leak, python_leak
+from tests.render.reports import ALL, HOSTILE, KNOWN, delayed_garbage, hostile, large, no_leak, python_leak, with_known
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-CHAPTERS = ["timeline", "suspects", "growth", "pictures", "sites", "dismissed", "gaps", "processes", "footprint", "environment",
-            "machine"]
+CHAPTERS = ["timeline", "suspects", "growth", "pictures", "sites", "waste", "dismissed", "gaps", "processes", "footprint",
+            "environment", "machine"]
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 DRAWN = {"rect", "line", "circle", "polyline", "polygon", "path", "ellipse"}
 
@@ -136,6 +136,19 @@ def test_the_chapters_are_folded_and_always_in_the_same_order(name):
     chapters = [attributes for tag, attributes in page.tags if tag == "details"]
     assert [chapter["id"] for chapter in chapters] == CHAPTERS
     assert all("open" not in chapter for chapter in chapters)
+
+
+def test_a_known_leak_is_told_on_the_first_screen_and_with_its_suspect():
+    page = html.text_of(with_known(python_leak()))
+    assert KNOWN in first_screen(page)
+    assert Page(page).text.count(KNOWN) == 2
+    assert "after a rename still LS1s-" in Page(page).text
+
+
+def test_waste_is_a_folded_table_by_package():
+    report = dataclasses.replace(python_leak(), waste=(Waste("shop", "empty dict", 41_200, 2_636_800),))
+    text = Page(html.text_of(report)).text
+    assert "Waste by package 2.5 MiB" in text and re.search(r"shop empty dict 41.200 2.5 MiB", text)
 
 
 def test_hostile_names_end_no_element_and_add_none():

@@ -73,12 +73,13 @@ FINDING = record(
     frees_bytes=maybe(WHOLE), site=maybe(record(**PLACE)), sites=rows(record(**PLACE, share_ratio=maybe(NUMBER)), maxItems=5),
     also_held_by=rows(TEXT), reasons=rows(TEXT), doubts=rows(TEXT), remedy=TEXT, known=maybe(TEXT), fingerprint=TEXT,
     counts=rows(WHOLE), evidence=EVIDENCE, cohorts=rows(WHOLE), rate=maybe(RATE), bytes_per_work=maybe(PER_WORK),
-    unit_bytes=maybe(WHOLE), fingerprint_preimage=TEXT, similar=TEXT)
+    unit_bytes=maybe(WHOLE), leak_share_bytes=maybe(WHOLE), fingerprint_preimage=TEXT, similar=TEXT)
 SCHEMA = record(
     schema={"const": "leakscope/report/1"}, tool=record(name={"const": "leakscope"}, version=TEXT), session=SESSION,
     verdict=VERDICT, layers=rows(LAYER, minItems=6), findings=rows(FINDING),
     dismissed=rows(record(what=TEXT, why=TEXT, owner=TEXT, growth_bytes=maybe(WHOLE))),
     gaps=rows(record(claim=TEXT, missing=TEXT, command=TEXT)), notes=rows(TEXT),
+    waste=rows(record(package=TEXT, what=TEXT, count=WHOLE, bytes=WHOLE)),
     coverage=record(graph_explains_ratio=maybe(NUMBER), samples_lost=WHOLE),
     artefact=record(agent_bytes=maybe(WHOLE), app_share_ratio=maybe(NUMBER)))
 

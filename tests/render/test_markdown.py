@@ -7,7 +7,7 @@ import re
 import pytest
 
 from leakscope.render import markdown
-from tests.render.reports import ALL, HOSTILE, delayed_garbage, hostile, large, python_leak
+from tests.render.reports import ALL, HOSTILE, KNOWN, delayed_garbage, hostile, large, python_leak, with_known
 
 
 def without_code(text: str) -> str:
@@ -36,6 +36,12 @@ def test_the_trace_is_drawn_root_first_with_its_suspect_edges_underlined():
         "|               ~~~~~~~~",
         "`- YES     serve.Session   (its socket is closed)",
     ]
+
+
+def test_a_known_leak_and_the_name_after_a_rename_are_told():
+    text = markdown.text_of(with_known(python_leak()))
+    assert f"- Known: {KNOWN}" in text.replace("\\", "")
+    assert "(after a rename still `LS1s-5ZB6W3QXK2M4TNPA`)" in text
 
 
 def test_a_cycle_is_drawn_with_its_way_back():

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from leakscope.render import terminal
-from tests.render.reports import ALL, hostile, large, python_leak
+from tests.render.reports import ALL, KNOWN, hostile, large, python_leak, with_known
 
 
 class Terminal(io.StringIO):
@@ -82,3 +82,7 @@ def test_a_cycle_is_named_by_its_attributes():
 
 def test_a_run_without_evidence_says_what_to_run_next():
     assert "leakscope run --every 1s -- python job.py" in said(ALL["insufficient-evidence"]())
+
+
+def test_a_known_leak_is_told_in_the_last_words():
+    assert f"  known      {KNOWN}" in said(with_known(python_leak()))
