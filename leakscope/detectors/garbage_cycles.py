@@ -122,7 +122,6 @@ def _finding(case: Case, cycle: Cycle, inside: Array, size: int, growth: int, wh
         graph.type_name(first), pid=int(case.info.get("pid", 0)), object_count=cycle.count, retained_bytes={"host": size},
         growth_bytes={"host": growth}, share_of_growth_ratio=share, frees_bytes=size, cycle=steps,
         site=origin.first, sites=origin.places, reasons=(*reasons, *origin.reasons), doubts=origin.doubts, remedy=remedy,
-        fingerprint=evidence.fingerprint(path, [f"{step.type}{step.edge}" for step in shown]),
         counts=tuple(case.garbage_bytes))
 
 
