@@ -18,6 +18,7 @@ Sample = dict[str, Any]
 GONE, STAYS = 0.1, 0.5  # MemLab's settle check
 NATURAL_PAUSE_S = 10.0  # a pause nobody asked for counts from this length; ours: keep-alive and timers are over by then
 REST_S = 3.0  # a snapshot in such a pause is one of it from this long after its beginning; ours
+END_CPU_NS = 500_000_000  # of processor time behind the last pause are no load: a program takes itself apart; ours
 LEAST_GROWTH_SHARE = 0.25  # of all its growth a pile must have before the pause, else the pause says nothing of it; ours
 
 
@@ -96,6 +97,34 @@ def _share_at(counts: Sequence[float], position: int, pauses: set[int]) -> float
     if grown <= 0 or grown < LEAST_GROWTH_SHARE * (max(counts) - first):
         return None
     return min(1.0, max(0.0, (counts[position] - first) / grown))
+
+
+def up_to_the_end_of_load(timeline: Sequence[Sample], snapshots: Sequence[Mapping[str, Any]]) -> Sequence[Sample]:
+    """Return the samples up to the pause with which the load ended for good; all of them where it did not end so.
+
+    A pause between two loads, or before the first, stays: there is growth behind it. Only a pause that somebody asked for is
+    looked at (`snapshots`: done.json of all, in time order).
+    """
+    for done in snapshots:
+        rung = _rung(0, done, ())
+        if rung is None:
+            continue
+        at = next((number for number, row in enumerate(timeline) if row["t_ns"] / 1e9 > rung.t_s - rung.quiet_s), 0)
+        later = next((row for row in timeline if row["t_ns"] / 1e9 > rung.t_s), None)
+        if at > 1 and (later is None or _is_end_of_load(timeline[0], timeline[at], later, timeline[-1])):
+            return timeline[:at]
+    return timeline
+
+
+def _is_end_of_load(first: Sample, start: Sample, later: Sample, last: Sample) -> bool:
+    """True if hardly any work was done behind a pause."""
+    if start.get("work_count") is not None and last.get("work_count") is not None:
+        after = last["work_count"] - start["work_count"]
+        return bool(after <= GONE * start["work_count"])
+    if any(row.get("cpu_ns") is None for row in (first, start, later, last)):
+        return True
+    after = last["cpu_ns"] - later["cpu_ns"]
+    return bool(after <= min(GONE * (start["cpu_ns"] - first["cpu_ns"]), END_CPU_NS))
 
 
 def why_none(asked_s: float, timeline: Sequence[Sample]) -> str:

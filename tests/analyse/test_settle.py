@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.analyse.settle import quiet_stretches, settle_of, surviving_share, why_none
+from leakscope.analyse.settle import quiet_stretches, settle_of, surviving_share, up_to_the_end_of_load, why_none
 
 MS = 1_000_000
 
@@ -100,6 +100,26 @@ def test_a_pause_before_the_growth_says_nothing_of_it() -> None:
     assert share([100, 110, 105, 1000, 2000], 2) is None
     assert share([100, 500, 900]) is None
     assert share([500, 400, 300, 300], 3) is None
+
+
+def seconds_of_load(timeline: list[dict[str, Any]], *settles: float) -> float:
+    snapshots = [snapshot(t_s, "settle", quiet_s=5.0, collected=False) for t_s in settles]
+    return float(up_to_the_end_of_load(timeline, snapshots)[-1]["t_ns"] / 1e9)
+
+
+def test_a_pause_at_the_end_is_no_load() -> None:
+    assert seconds_of_load(rows((30, 700), (8, 5), (1, 300)), 35.5) == pytest.approx(30.4, abs=0.2)
+    assert seconds_of_load(rows((30, 9), (8, 5), (2, 5), work_count=(90, 90, 90)), 35.5) == pytest.approx(30.4, abs=0.2)
+
+
+def test_a_pause_before_the_load_or_between_two_does_not_end_it() -> None:
+    assert seconds_of_load(rows((3, 900), (8, 5), (30, 300)), 9.5) == pytest.approx(40.9, abs=0.2)
+    assert seconds_of_load(rows((20, 700), (8, 5), (10, 700), (8, 5)), 26.0, 44.0) == pytest.approx(38.9, abs=0.2)
+    assert seconds_of_load(rows((9, 900), (8, 5), (9, 20), work_count=(0, 0, 50)), 15.0) == pytest.approx(25.9, abs=0.2)
+
+
+def test_without_a_pause_all_is_load() -> None:
+    assert seconds_of_load(rows((30, 700))) == pytest.approx(29.9)
 
 
 def test_why_there_is_no_snapshot_of_a_pause() -> None:
