@@ -309,7 +309,7 @@ class Case:
     def cut(self, pile: growing.Accumulation) -> cuts.Cut:
         """What is freed if the owner of a pile lets go of it, and who else holds it."""
         newest = cohorts.newest(self.last, self.growth, pile, self.readings[-2].identities) if len(self.readings) > 1 else None
-        return cuts.cut(self.last, self.tree(self.last), self.growth.table, pile, newest)
+        return cuts.cut(self.last, self.tree(self.last), self.growth.table, pile, self.retention, newest)
 
     @property
     def garbage_bytes(self) -> list[int]:

@@ -168,13 +168,13 @@ def completed(case: Case, finding: Finding) -> Finding:
     """Return a finding with what every finding of this case gets: bits that no detector has to ask for, and the caps."""
     growth = sum(finding.growth_bytes.values())
     have = dict(finding.evidence)
-    if not have:
+    if not have.keys() - {"K"}:
         unit = "bytes" if finding.cycle or finding.object_count is None else "entries"
         facts = Facts(growth, finding.counts, unit, finding.share_of_growth_ratio)
-        have = dict(bits(case, facts))
+        have = {**have, **dict(bits(case, facts))}
         known = {name: value for name, value in rates(case, facts).items() if getattr(finding, name) is None}
         finding = replace(finding, **known)  # type: ignore[arg-type]
-    if finding.known:
+    if finding.known and "K" not in have:
         have["K"] = f"a known leak: {finding.known}"
     doubts, level = list(finding.doubts), finding.confidence
     reasons = [reason for reason in caps(case, growth) if reason not in doubts]
@@ -184,9 +184,9 @@ def completed(case: Case, finding: Finding) -> Finding:
     if refuted := coverage.against(case.layers, finding.layer, growth):
         reasons.append(refuted)
         level = Confidence.LOW
-    if reasons and level is Confidence.HIGH:
-        level = Confidence.MEDIUM
-    if "R" not in have and level is Confidence.HIGH:
+    if "K" in have and level is Confidence.MEDIUM:
+        level = confidence(tuple(have.items()), Facts(growth, finding.counts, share_ratio=finding.share_of_growth_ratio))
+    if level is Confidence.HIGH and (reasons or "R" not in have):
         level = Confidence.MEDIUM
     return replace(finding, evidence=tuple((bit, have[bit]) for bit in EVIDENCE_BITS if bit in have), confidence=level,
                    doubts=(*doubts, *reasons))

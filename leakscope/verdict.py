@@ -57,7 +57,7 @@ def is_claim(finding: Finding) -> bool:
 
 
 def ranked(findings: Sequence[Finding]) -> list[Finding]:
-    """The most probable cause first: what can be claimed, then by bytes.
+    """The most probable cause first: what can be claimed, then by bytes; what several hold is shared between them.
 
     Objects with an owner go before memory without one where they explain enough: native memory that grows beside a pile of
     figures, sockets or tensors is most likely theirs.
@@ -65,8 +65,9 @@ def ranked(findings: Sequence[Finding]) -> list[Finding]:
     is_owned = any(is_claim(finding) and finding.path and (finding.share_of_growth_ratio or 0.0) >= OWNED_SHARE
                    for finding in findings)
 
-    def order(finding: Finding) -> tuple[bool, bool, int, str, str]:
-        return (not is_claim(finding), is_owned and not finding.path, -growth_of(finding), finding.rule.code, finding.owner)
+    def order(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
+        share = growth_of(finding) if finding.leak_share_bytes is None else finding.leak_share_bytes
+        return (not is_claim(finding), is_owned and not finding.path, -share, -growth_of(finding), finding.rule.code, finding.owner)
 
     return sorted(findings, key=order)
 

@@ -16,11 +16,14 @@ from leakscope.analyse import kernel, naming, retention
 from leakscope.analyse.growth import Accumulation, PathTable, below_classes
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.reachability import garbage, held_from_outside
+from leakscope.analyse.retention import Retention
 from leakscope.heap import layout
 from leakscope.heap.graph import Array, HeapGraph
 
 MOST_NEWEST = 1000  # entries that vote, MemLab's leak_report
 MOST_HOLDERS = 3  # who else holds it that are named, and cut one after the other; ours
+POINT_SHARE = 0.7  # of the entries hang on one object: Eclipse MAT's accumulation point
+MOST_LEVELS = 64  # of dominators that are climbed; ours
 OWN_SHARE = 0.5  # of its bytes are freed: the owner alone is enough; knowledge page, section 2.1, bit C
 HOLDER_SHARE = 0.25  # of the newest entries are held by somebody: then that is a holder of the pile; ours
 # Not holders: what every object of a kind refers to from anywhere.
@@ -41,18 +44,24 @@ class Cut:
     """What happens if the owner lets go: `freed_bytes` of the `kept_bytes` that its entries keep.
 
     `others` hold entries as well, most votes first; `with_others_bytes`: what is freed if they let go, too; None where
-    nobody else was found.
+    nobody else was found. `point`: another object that all of it hangs on, by its owner's name; "" where there is none or the
+    owner is enough.
     """
 
     kept_bytes: int
     freed_bytes: int
     others: tuple[Holder, ...] = ()
     with_others_bytes: int | None = None
+    point: str = ""
 
     @property
     def ratio(self) -> float | None:
         """The part that is freed; None where the entries keep nothing."""
         return min(1.0, self.freed_bytes / self.kept_bytes) if self.kept_bytes > 0 else None
+
+    def share_of(self, growth_bytes: int) -> int:
+        """The pile's part of its growth: what others hold as well is shared between all of them (BLeak's LeakShare)."""
+        return growth_bytes if self.is_enough else growth_bytes // (1 + len(self.others))
 
     @property
     def is_enough(self) -> bool:
@@ -60,10 +69,12 @@ class Cut:
         return (self.ratio or 0.0) >= OWN_SHARE
 
 
-def cut(graph: HeapGraph, tree: Tree, table: PathTable, pile: Accumulation, newest: Array | None = None) -> Cut:
+def cut(graph: HeapGraph, tree: Tree, table: PathTable, pile: Accumulation, kept_by: Retention,
+        newest: Array | None = None) -> Cut:
     """Return what is freed if every holder of the pile lets go of its entries.
 
     Args:
+        kept_by: the dominators of the snapshot, asked only where the owner alone frees little.
         newest: the entries that vote on who else holds the pile; its last ones in the snapshot if None.
     """
     members = table.nodes_of(pile.member_classes) if pile.member_classes else np.array([pile.member_node])
@@ -90,7 +101,7 @@ def cut(graph: HeapGraph, tree: Tree, table: PathTable, pile: Accumulation, newe
         most = _freed(graph, roots, blocked, below)
         if most >= OWN_SHARE * kept:
             break
-    return Cut(kept, freed, tuple(others), most if others else None)
+    return Cut(kept, freed, tuple(others), most if others else None, _point(graph, tree, kept_by.idom, members, inside, owners))
 
 
 def _below(table: PathTable, pile: Accumulation, members: Array) -> Array:
@@ -107,6 +118,27 @@ def _freed(graph: HeapGraph, roots: Array, blocked: Array, below: Array) -> int:
     starts = kernel.nodes(roots)
     kernel.active.reach(start, target, starts, None, seen, np.empty(len(starts), np.uint8))
     return int(graph.shallow_bytes[below[seen[below] == 0]].sum())
+
+
+def _point(graph: HeapGraph, tree: Tree, idom: Array, members: Array, inside: Array, owners: Array) -> str:
+    """The name of the lowest object that dominates most of the entries; "" for none but the pile itself or its owner.
+
+    Eclipse MAT descends from the top for as long as one child keeps 0.7; from below it is the same object, found sooner.
+    """
+    count = graph.node_count
+    nodes, sizes = members, np.ones(len(members))
+    for _ in range(MOST_LEVELS):
+        nodes = idom[nodes].astype(np.int64)
+        is_known = (nodes >= 0) & (nodes < count)
+        if not is_known.any():
+            return ""
+        nodes, place = np.unique(nodes[is_known], return_inverse=True)
+        sizes = np.bincount(place, weights=sizes[is_known])
+        best = int(nodes[np.argmax(sizes)])
+        if sizes.max() >= POINT_SHARE * len(members) and not inside[best]:
+            found = None if best in owners.tolist() else retention.path(graph, tree, best, is_owner=True)
+            return found.owner if found is not None else ""
+    return ""
 
 
 def _holders(graph: HeapGraph, tree: Tree, table: PathTable, voters: Array, inside: Array,

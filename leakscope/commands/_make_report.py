@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import leakscope
-from leakscope import plugins, proof, verdict
+from leakscope import baseline, plugins, proof, verdict
 from leakscope import session as sessions
 from leakscope.analyse import grouping, kin, settle
+from leakscope.analyse.waste import empty_containers
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.commands._absence import LOST_CLAIM
 from leakscope.heap.load import Stored
-from leakscope.model import Confidence, Dismissed, Finding, Gap, Layer, Verdict, VerdictClass
+from leakscope.model import Confidence, Dismissed, Finding, Gap, Layer, Verdict, VerdictClass, Waste
 from leakscope.report import GrowthRow, ProcessInfo, Report, Series, SessionInfo, SnapshotMark
 from leakscope.units import seconds_text
 
@@ -86,10 +87,10 @@ def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
     for detector in plugins.load("leakscope.detectors", ("RULE", "detect")).values():
         for found in detector.detect(case):
             if isinstance(found, Finding):
-                findings.append(proof.completed(case, found))
+                findings.append(found)
             else:
                 dismissed.append(found)
-    return tuple(findings), tuple(dismissed)
+    return tuple(proof.completed(case, each) for each in baseline.known_to(case.info, findings)), tuple(dismissed)
 
 
 def _report(session: sessions.Session, processes: Sequence[sessions.SessionProcess], examined: Sequence[verdict.Examined],
@@ -106,7 +107,7 @@ def _report(session: sessions.Session, processes: Sequence[sessions.SessionProce
         tool_version=leakscope.__version__, session=_session_info(session, processes), verdict=answer, layers=shown.layers,
         findings=tuple(findings), dismissed=tuple(dismissed), gaps=_gaps(session, shown, findings),
         notes=tuple(dict.fromkeys(notes)),
-        series=_series(shown), snapshots=_marks(shown), growth=_growth_rows(shown),
+        series=_series(shown), snapshots=_marks(shown), growth=_growth_rows(shown), waste=_waste(shown),
         graph_explains_ratio=shown.coverage_ratio, agent_bytes=_agent_bytes(shown), app_share_ratio=None)
 
 
@@ -201,6 +202,11 @@ def _growth_rows(case: Case) -> tuple[GrowthRow, ...]:
         if path:
             rows.append(GrowthRow("owner", path.owner, pile.counts, pile.sizes_bytes))
     return tuple(rows)
+
+
+def _waste(case: Case) -> tuple[Waste, ...]:
+    """What the last snapshot wastes, by package."""
+    return tuple(empty_containers(case.last, case.tree(case.last))) if case.compared else ()
 
 
 def _agent_bytes(case: Case) -> int | None:

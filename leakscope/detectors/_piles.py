@@ -129,8 +129,8 @@ def finding(case: Case, pile: Pile, rule: Rule, remedy: str, proven: Proven) -> 
         retained_bytes=sums.retained_bytes, growth_bytes={"host": growth}, share_of_growth_ratio=share,
         frees_bytes=sums.frees_bytes if cut is None or cut.is_enough else cut.freed_bytes, site=origin.first,
         sites=origin.places, also_held_by=others, reasons=(*reasons, *origin.reasons), doubts=(*doubts, *origin.doubts),
-        remedy=remedy, fingerprint=evidence.fingerprint(pile.path), counts=accumulation.counts, evidence=bits,
-        cohorts=() if cohorts is None else cohorts.counts, **proof.rates(case, facts))
+        remedy=remedy, counts=accumulation.counts, evidence=bits, cohorts=() if cohorts is None else cohorts.counts,
+        leak_share_bytes=growth if cut is None else cut.share_of(growth), **proof.rates(case, facts))  # type: ignore[arg-type]
 
 
 def _unit(pile: Pile) -> str:
@@ -156,6 +156,8 @@ def _held_twice(cut: Cut | None, others: tuple[str, ...]) -> str:
     if cut.with_others_bytes is not None and cut.with_others_bytes > cut.freed_bytes:
         who = "both let" if len(cut.others) == 1 else "all of them let"
         text += f"; if {who} go, {bytes_text(cut.with_others_bytes)} are freed"
+    if cut.point:
+        text += f"; all of it hangs on {cut.point}"
     return text
 
 

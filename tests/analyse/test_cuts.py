@@ -56,6 +56,27 @@ def test_what_hangs_on_the_entries_of_a_pile_names_them_as_its_other_holder():
     assert [each.name for each in found.others] == ["app.cache[*].twin"]
 
 
+def test_what_two_attributes_of_one_object_hold_hangs_on_that_object():
+    found = cut("""
+    module app
+    app .shop -> shop:app.Shop
+    shop .by_id -> by_id:dict
+    shop .by_age -> by_age:list
+    by_id [*] -> order:shop.Order x{n} 4KiB
+    by_age [*] -> order
+    """, n=[100, 200, 300, 400])
+    assert found.point == "app.shop"
+
+
+def test_what_two_modules_hold_hangs_on_no_object():
+    assert cut(SHARED, n=[100, 200, 300, 400]).point == ""
+
+
+def test_what_several_hold_is_shared_between_them():
+    assert cut(SHARED, n=[100, 200, 300, 400]).share_of(1000) == 500
+    assert cut(ALONE, n=[100, 200, 300, 400]).share_of(1000) == 1000
+
+
 def test_entries_that_are_freed_but_share_what_is_large_free_little():
     found = cut(ALONE + "\n    order .model -> model:shop.Model 64MiB\n    module shop\n    shop .model -> model",
                 n=[100, 200, 300, 400])
