@@ -115,11 +115,8 @@ class Case:
 
     @cached_property
     def window(self) -> account.Window:
-        """The part of the run after start-up, up to the first pause that was asked for: nothing grows in there."""
-        rests = [graph.t_s - (graph.info.get("settle") or {}).get("quiet_s", 0.0) for graph in self.graphs
-                 if graph.info.get("kind") == SETTLED]
-        loaded = [sample for sample in self.timeline if sample["t_ns"] / 1e9 <= min(rests)] if rests else self.timeline
-        return account.judged_window(loaded if len(loaded) >= 2 else self.timeline)
+        """The part of the run after start-up, up to the pause with which the load ended: nothing grows in there."""
+        return account.judged_window(settle.up_to_the_end_of_load(self.timeline, [graph.info for graph in self.graphs]))
 
     @cached_property
     def load(self) -> work.LoadShare | None:
