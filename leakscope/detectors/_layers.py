@@ -13,6 +13,7 @@ from leakscope.case import Case
 from leakscope.model import Confidence, Dismissed, Finding, Rule
 from leakscope.units import bytes_text, seconds_text
 
+INSIDE = ("python", "native", "allocator-retained", "mapped")
 MOST_ASKED = 200  # objects whose owner is asked for; ours
 OWNER_SHARE = 0.25  # of them: an owner of fewer is not the one to name; ours
 
@@ -20,7 +21,8 @@ OWNER_SHARE = 0.25  # of them: an owner of fewer is not the one to name; ours
 def finding(case: Case, rule: Rule, growth: Sustained, layer: str, owner: str, leaked_type: str, reasons: Sequence[str],
             doubts: Sequence[str], remedy: str, **more: Any) -> Finding:
     """Return the finding of a growing layer; the last reasons are its share of the growth of the process, and which it is."""
-    share = memory.ratio(growth.bytes, case.layer("total"))
+    # what lies outside of the process is no part of its growth
+    share = memory.ratio(growth.bytes, case.layer("total")) if layer in INSIDE else None
     of_process = () if share is None else (f"it accounts for {share:.0%} of the growth of the process",)
     return Finding(rule, Confidence.MEDIUM if growth.is_steady else Confidence.LOW, layer, owner, None, leaked_type,
                    pid=int(case.info.get("pid", 0)), growth_bytes={"host": growth.bytes}, share_of_growth_ratio=share,

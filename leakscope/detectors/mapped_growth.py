@@ -74,7 +74,7 @@ def _left_behind(case: Case) -> Iterator[Finding]:
                f"there are {count_text(round(segments or 0))} more of them",
                "they stay when the process ends, and are memory all the same")
     doubts = ("another program of the same user may have made some of them",)
-    yield _layers.finding(case, RULE, growth, "mapped", "shared memory that was closed and not unlinked",
+    yield _layers.finding(case, RULE, growth, "shared-memory", "shared memory that was closed and not unlinked",
                           "shared memory segment", reasons, doubts, REMEDY)
 
 

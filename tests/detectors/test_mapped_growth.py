@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leakscope.analyse import coverage
 from leakscope.analyse.kin import Relative
 from leakscope.case import Case
 from leakscope.detectors import mapped_growth
@@ -27,6 +28,7 @@ def test_shared_memory_that_is_mapped_and_grows_is_a_finding():
 def test_segments_that_were_closed_and_not_unlinked_are_a_finding_though_no_process_has_them():
     (finding,) = found(shared_files=lambda t: t, shared_file_bytes=rising)
     assert finding.owner == "shared memory that was closed and not unlinked"
+    assert finding.share_of_growth_ratio is None and coverage.against((), finding.layer, 1) == ""
     assert finding.growth_bytes["host"] > 25 * MIB
 
 
