@@ -44,8 +44,9 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     elif not piled.is_ended:
         doubts.append("how much memory they have is not known: no agent reported from them")
     total = kin.total_growth([kin.Relative(case.info, case.timeline), *case.family], case.window)
-    yield Finding(RULE, Confidence.MEDIUM if piled.is_steady else Confidence.LOW, "processes", f"child processes of process {pid}",
-                  None, "child process that has ended" if piled.is_ended else "child process", pid=pid, object_count=piled.more,
+    level = Confidence.MEDIUM if piled.is_steady else Confidence.LOW
+    yield Finding(RULE, level, "processes", f"child processes of process {pid}", None,
+                  "child process that has ended" if piled.is_ended else "child process", pid=pid, object_count=piled.more,
                   growth_bytes={"host": own}, share_of_growth_ratio=memory.ratio(own, total) if sizes else None,
                   reasons=(*reasons, *_layers.which_process(case)), doubts=tuple(doubts),
                   remedy=TO_WAIT if piled.is_ended else TO_END)
