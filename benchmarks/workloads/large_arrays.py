@@ -1,15 +1,10 @@
-"""Few large allocations: arrays of numpy, and tensors of torch where it is installed; a result in 10 stays."""
+"""Few large allocations: arrays of numpy; a result in 10 stays."""
 
 import resource
 import sys
 import time
 
 import numpy as np
-
-try:
-    import torch
-except ImportError:
-    torch = None
 
 scale = float(sys.argv[1])
 start = time.perf_counter()
@@ -20,8 +15,5 @@ for number in range(int(300 * scale)):
     ordered = np.sort(np.random.default_rng(number).random(100_000))
     if number % 10 == 0:
         kept.append(ordered)
-    if torch is not None:
-        tensor = torch.ones(1_500_000) * number
-        total += float(tensor.sum())
 print("work_s", time.perf_counter() - start)
 print("peak_kib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

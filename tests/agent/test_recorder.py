@@ -66,6 +66,14 @@ def test_a_snapshot_that_the_end_of_the_program_cut_off_is_named(tmp_path: Path)
     assert "The program ended during a snapshot" in (tmp_path / str(os.getpid()) / "notes.jsonl").read_text()
 
 
+def test_a_snapshot_that_has_to_wait_makes_no_rows_at_a_faster_pace(tmp_path: Path) -> None:
+    recorder = Recorder({"session": str(tmp_path)}, str(tmp_path))
+    recorder.ladder.next_ns = 0  # overdue: the program imports, or a child is still walking
+    assert recorder._pause_s() == recorder.timeline.interval_s()
+    recorder.ladder.next_ns = recorder.elapsed_ns() + 50_000_000
+    assert recorder._pause_s() <= 0.05
+
+
 def test_a_given_period_and_warm_up_are_kept_to(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"every_s": 0.2, "warmup_s": 0.7, "keep_snapshots": 3})
     stage.run(sys.executable, "-c", SLEEP.format(4))
