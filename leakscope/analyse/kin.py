@@ -41,7 +41,7 @@ class Piled(NamedTuple):
     `is_ended`: it is those that pile up."""
 
     more: int
-    count: int
+    in_all: int
     ended: int
     tail_more: int
     is_ended: bool

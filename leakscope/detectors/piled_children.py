@@ -30,7 +30,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     piled = kin.piled_children(case.program_timeline, case.window)
     if piled is None:
         return
-    reasons = [f"it has {count_text(piled.count)} child processes, {count_text(piled.more)} more since the judged part began",
+    reasons = [f"it has {count_text(piled.in_all)} child processes, {count_text(piled.more)} more since the judged part began",
                f"{count_text(piled.tail_more)} of them came in the second half of the run"]
     if piled.ended:
         reasons.append(f"{count_text(piled.ended)} have ended and nobody has waited for them")

@@ -13,7 +13,7 @@ WINDOW = Window(5.0, 40.0)
 def test_children_that_become_more_to_the_end_are_a_pile():
     found = kin.piled_children(timeline(40, children=lambda t: t, children_ended=lambda t: t - 2), WINDOW)
     assert found is not None
-    assert (found.is_ended, found.is_steady, found.count, found.ended) == (True, True, 40, 38)
+    assert (found.is_ended, found.is_steady, found.in_all, found.ended) == (True, True, 40, 38)
     assert 25 < found.more < 36
 
 
