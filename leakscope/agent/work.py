@@ -74,13 +74,12 @@ class Work:
         self._counters = []  # [(source, weak reference, last count)]
         self._ended = {}  # source name -> units counted by objects that are gone
         self._total = self._offset = 0
-        self._rank = None
         self._due_ns = self._step_ns = _FIRST_NS
         self._rests_until_ns = 0
 
     def read(self, row):
         """Add `work_count` and `inflight_count` where something counts."""
-        done, inflight = {}, None
+        done, inflight, alive = {}, None, set()
         ticked = self._ticks.total
         if ticked:
             done["leakscope.tick"] = (0, ticked)
@@ -98,9 +97,10 @@ class Work:
             del thing
             if count is not None:
                 counter[2] = max(last, count)
+                alive.add(source)
             if under_way is not None:
                 inflight = (inflight or 0) + under_way
-        for source in _SOURCES:
+        for source in alive:
             count = self._ended.get(source.name, 0) + sum(each[2] for each in self._counters if each[0] is source)
             if count:
                 done[source.name] = (source.rank, count)
@@ -113,18 +113,19 @@ class Work:
         self._add_up(row, done)
 
     def _add_up(self, row, done):
-        if not done:
+        if not done:  # nothing counts any more, or nothing does yet
+            if self._total:
+                row["work_count"] = self._total
             return
         rank = min(rank for rank, _ in done.values())
         chosen = {name: count for name, (each, count) in done.items() if each == rank}
-        total = sum(chosen.values())
-        if self._rank is not None and rank != self._rank:
-            self._offset = self._total - total  # a better source has shown up: the count goes on where it was
-        self._rank = rank
+        names, total = sorted(chosen), sum(chosen.values())
+        is_new = names != self.sources
+        if is_new and self._total:
+            self._offset = self._total - total  # something else counts from here on: the count goes on where it was
         self._total = max(self._total, total + self._offset)
         row["work_count"] = self._total
-        names = sorted(chosen)
-        if names != self.sources:
+        if is_new:
             self.sources = names
             self._found()
 

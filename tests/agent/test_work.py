@@ -201,6 +201,25 @@ def test_the_steps_of_an_optimizer_give_way_to_what_the_program_says_and_the_cou
     del optimizer
 
 
+def test_another_source_counts_on_once_the_better_one_is_gone(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LRScheduler:
+        _step_count = 1
+
+    module = ModuleType("torch.optim.lr_scheduler")
+    module.LRScheduler = LRScheduler  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    optimizer, scheduler = Optimizer(100), LRScheduler()
+    counting.search()
+    assert counting.row()["work_count"] == 100
+    del optimizer
+    gc.collect()
+    scheduler._step_count = 31
+    assert counting.row()["work_count"] == 100
+    scheduler._step_count = 41
+    assert counting.row()["work_count"] == 110
+    assert counting.changes == [["torch optimizer steps"], ["torch scheduler steps"]]
+
+
 def test_nobody_searches_while_nothing_that_counts_is_loaded(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("uvicorn.server", "torch.optim.optimizer"):
         monkeypatch.delitem(sys.modules, name)
