@@ -2,11 +2,9 @@
 
 import os
 
-from .thread import read_small
-
 _HEAP_BYTES = 64 << 20  # glibc malloc/arena.c, HEAP_MAX_SIZE on 64-bit machines; a heap begins at a multiple of it
 _MOST_HEAPS = 4096
-_MOST_MAPS_BYTES = 16 << 20
+_PIECE_BYTES = 32 << 10
 _NEAR = 4096  # the state of an arena lies right behind the header of its first heap
 
 
@@ -44,7 +42,7 @@ def read_malloc_arenas(row):
     /proc/self/maps shows where a heap can begin, and its header whether it does: its first word is the address of the arena,
     which lies behind the header of the arena's first heap (malloc/arena.c, heap_info).
     """
-    starts = _aligned_starts(read_small("/proc/self/maps", _MOST_MAPS_BYTES))
+    starts = _aligned_starts()
     count = 1
     if starts:
         memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
@@ -55,15 +53,27 @@ def read_malloc_arenas(row):
     row["malloc_arenas"] = count
 
 
-def _aligned_starts(maps):
+def _aligned_starts(path="/proc/self/maps"):
     """Return the multiples of a heap's size in private memory that can be written and belongs to no file."""
-    starts = []
+    starts, rest = [], b""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while True:  # in pieces: see thread.read_small
+            piece = os.read(handle, _PIECE_BYTES)
+            if not piece or len(starts) > _MOST_HEAPS:
+                return starts
+            whole, _, rest = (rest + piece).rpartition(b"\n")
+            _add_starts(whole, starts)
+    finally:
+        os.close(handle)
+
+
+def _add_starts(lines, starts):
     # "7f3a04000000-7f3a04121000 rw-p 00000000 00:00 0": where a heap begins, six digits are 0, and 0, 4, 8 or c goes before
-    for line in maps.splitlines():
+    for line in lines.splitlines():
         if line[6:13] == b"000000-" and line[5:6] in b"048c" and line[25:46] == b" rw-p 00000000 00:00 ":
             start, end = int(line[:12], 16), int(line[13:25], 16)
             starts.extend(range(start, end, _HEAP_BYTES))  # heaps that are full lie in one mapping with the next
-    return starts
 
 
 def _is_first_heap(memory, start):

@@ -10,8 +10,8 @@ _MOST_CHILDREN = 256  # of which it is asked whether they have ended
 _MOST_FILES = 10_000
 
 
-def read_children(row):
-    """Add `children`, the direct ones, and `children_ended`: those of them that have ended and that nobody waited for."""
+def read_children(row, own=None):
+    """Add `children`, the direct ones but `own`, and `children_ended`: those of them that have ended and nobody waited for."""
     found, is_known = [], False
     for thread in os.listdir("/proc/self/task")[:_MOST_THREADS]:
         try:
@@ -21,6 +21,8 @@ def read_children(row):
             continue
     if not is_known:
         raise OSError("the kernel was built without CONFIG_PROC_CHILDREN")
+    if own is not None:
+        found = [pid for pid in found if int(pid) != own]
     row["children"] = len(found)
     asked = found[:_MOST_CHILDREN]
     row["children_ended"] = sum(map(_has_ended, asked)) * len(found) // max(1, len(asked))

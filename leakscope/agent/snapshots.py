@@ -222,6 +222,7 @@ class Snapshots:
             return False
         self.forked = Forked(pid, self._index, kind, begun_ns, begun_ns + deadline_ns, pause_ns)
         self._recorder.timeline.is_shared = True
+        self._recorder.timeline.own_child = pid
         pages = row.get("rss_bytes", 0) >> 12
         if pages > _MANY_PAGES:
             self._fork_ns = max(1, (pause_ns - _FORK_BASE_NS) // pages)
@@ -254,6 +255,7 @@ class Snapshots:
             return None
         self.forked = None
         self._recorder.timeline.is_shared = False
+        self._recorder.timeline.own_child = None
         ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
         done = self._read_done(forked.index)
         # What the child dirtied beyond its own tables are pages that the target changed: it had to copy each of them.

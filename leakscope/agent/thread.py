@@ -23,6 +23,9 @@ from time import monotonic, sleep
 # A fault of the thread itself must still be reported as ever (faulthandler).
 _BLOCKED = set(valid_signals()) - {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV}
 SYSTEM_NAME = "leakscope"
+# Below the size from which glibc maps a block: to free a larger one would raise that size for the whole program (mallopt(3),
+# M_MMAP_THRESHOLD), and its malloc would keep what it gives back now.
+_PIECE_BYTES = 64 << 10
 
 
 class Thread:
@@ -112,9 +115,9 @@ def read_small(path, limit=65536):
     """Return the first `limit` bytes of a file, as one or more reads give them; no descriptor stays open."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        text = os.read(handle, limit)
+        text = os.read(handle, min(limit, _PIECE_BYTES))
         while text and len(text) < limit:
-            more = os.read(handle, limit - len(text))
+            more = os.read(handle, min(limit - len(text), _PIECE_BYTES))
             if not more:
                 break
             text += more

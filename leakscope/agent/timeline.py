@@ -81,6 +81,7 @@ class Timeline:
         self.clock = CollectorClock()
         self.own_threads = 0
         self.own_ident = self._own_cpu_ns = self._ended_cpu_ns = 0
+        self.own_child = None  # the pid of a child of ours, which takes a snapshot
         self.is_shared = False  # while a child of ours has all pages too, nothing is the process's own, and half is its part
         read_allocator = native.allocator_reader()
         self._arenas = allocators.Arenas(note)
@@ -173,8 +174,7 @@ class Timeline:
                 row[column] = value
 
     def _read_children(self, row):
-        if not self.is_shared:  # else one of them is ours
-            outside.read_children(row)
+        outside.read_children(row, self.own_child)
 
     def _read_collector(self, row):
         row["gc_count0"], row["gc_count1"], row["gc_count2"] = gc.get_count()

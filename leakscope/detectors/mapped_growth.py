@@ -35,7 +35,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     if files is not None and files >= LEAST_FILE_BYTES:
         yield Dismissed("pages of mapped files", "the kernel takes them back when memory is short", "", int(files))
     cache = memory.change_of(timeline, window, "cgroup_inactive_file_bytes")
-    if cache is not None and cache >= LEAST_CACHE_BYTES:
+    if cache is not None and cache >= LEAST_CACHE_BYTES and case.info.get("role", "main") == "main":  # one group for all
         yield Dismissed("page cache of the control group", "files that were read or written: the kernel takes it back when "
                         "memory is short, and no process has it", "", int(cache))
     yield from _mapped(case)

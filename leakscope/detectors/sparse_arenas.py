@@ -52,8 +52,8 @@ def _judged(case: Case, growth: Sustained) -> Finding | Dismissed:
 def _pins(case: Case) -> tuple[list[str], tuple[str, ...], str]:
     """What sits in the nearly empty pools: reasons, doubts, and the owner of most of it ("": none is most)."""
     reasons = []
-    last = case.program_timeline[-1] if case.program_timeline else {}
-    if last.get("arena_pools"):
+    last = next((sample for sample in reversed(case.program_timeline) if sample.get("arena_pools")), None)
+    if last is not None:
         reasons.append(f"{count_text(last.get('arena_sparse_pools', 0))} of {count_text(last['arena_pools'])} pools in use are "
                        "less than a quarter full")
     if not case.compared:

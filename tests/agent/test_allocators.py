@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -137,10 +138,11 @@ def test_each_thread_that_allocates_has_an_arena_of_glibc_until_there_are_many()
     assert before >= 1 and row["malloc_arenas"] >= max(4, before)
 
 
-def test_a_mapping_at_a_multiple_of_64_mib_is_no_heap_by_that_alone() -> None:
-    maps = (b"7f3a04000000-7f3a04121000 rw-p 00000000 00:00 0 \n"  # a heap can begin here
-            b"7f3a08000000-7f3a10100000 rw-p 00000000 00:00 0 \n"  # and three, where those before the last are full
-            b"7f3a14000000-7f3a14121000 ---p 00000000 00:00 0 \n"
-            b"7f3a18000000-7f3a18121000 rw-p 00000000 08:01 77 /tmp/file\n"
-            b"7f3a1c100000-7f3a1c121000 rw-p 00000000 00:00 0 \n")
-    assert allocators._aligned_starts(maps) == [0x7F3A04000000, 0x7F3A08000000, 0x7F3A0C000000, 0x7F3A10000000]
+def test_a_mapping_at_a_multiple_of_64_mib_is_no_heap_by_that_alone(tmp_path: Path) -> None:
+    lines = (b"7f3a04000000-7f3a04121000 rw-p 00000000 00:00 0 \n"  # a heap can begin here
+             b"7f3a08000000-7f3a10100000 rw-p 00000000 00:00 0 \n"  # and three, where those before the last are full
+             b"7f3a14000000-7f3a14121000 ---p 00000000 00:00 0 \n"
+             b"7f3a18000000-7f3a18121000 rw-p 00000000 08:01 77 /tmp/file\n"
+             b"7f3a1c100000-7f3a1c121000 rw-p 00000000 00:00 0 \n")
+    (tmp_path / "maps").write_bytes(lines * 900)
+    assert sorted(set(allocators._aligned_starts(str(tmp_path / "maps")))) == [0x7F3A04000000, 0x7F3A08000000, 0x7F3A0C000000, 0x7F3A10000000]

@@ -14,9 +14,9 @@ from leakscope.agent import outside
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 
-def children() -> dict[str, int]:
+def children(own: int | None = None) -> dict[str, int]:
     row: dict[str, int] = {}
-    outside.read_children(row)
+    outside.read_children(row, own)
     return row
 
 
@@ -31,6 +31,7 @@ def test_children_that_live_and_children_that_nobody_waited_for_are_told_apart()
         now = children()
         assert now["children"] - before["children"] == 2
         assert now["children_ended"] - before["children_ended"] == 1
+        assert children(own=ended) == {**now, "children": now["children"] - 1, "children_ended": now["children_ended"] - 1}
     finally:
         os.waitpid(ended, 0)
         alive.communicate(b"\n")
