@@ -7,6 +7,7 @@ is tried first for the next instance of the type.
 """
 
 import gc
+from _collections import deque
 from _operator import is_
 from itertools import repeat
 
@@ -28,6 +29,7 @@ EXTRA = {
     ("builtins", "traceback"): ("tb_next", "tb_frame"),
     ("builtins", "builtin_function_or_method"): ("__self__",),
     ("builtins", "getset_descriptor"): ("__objclass__",),
+    ("_contextvars", "Token"): ("var", "old_value"),
     ("_asyncio", "Future"): ("_loop", "_result", "_exception"),
     ("_asyncio", "Task"): ("_coro", "_fut_waiter", "_loop", "_result", "_exception"),
     ("_io", "TextIOWrapper"): ("buffer",),
@@ -35,7 +37,6 @@ EXTRA = {
     ("_io", "BufferedWriter"): ("raw",),
     ("_io", "BufferedRandom"): ("raw",),
     ("_struct", "Struct"): ("format",),
-    ("builtins", "mappingproxy"): (),
     ("pandas._libs.internals", "BlockManager"): ("blocks", "axes"),
     ("pandas._libs.internals", "Block"): ("values", "refs", "_mgr_locs"),
     ("pandas._libs.internals", "SharedBlock"): ("refs", "_mgr_locs"),
@@ -61,7 +62,7 @@ class InstanceReader:
         self.plans = {}
         self.searches = 0
         self.extra = extra_names(cls)
-        self.rest = _word_for_the_rest(cls)
+        self.rest = words_for_the_rest(cls)
 
     def __call__(self, thing):
         referents = _get_referents(thing)
@@ -103,10 +104,15 @@ class InstanceReader:
             self._ask(thing, self.candidates, places, labels, found)
             if dict_place is None:
                 dict_place = self._own_dict(thing, referents, labels)
-        rest = self.names.internal_label(self.rest) if self.rest else UNKNOWN_LABEL
-        labels = [rest if label is None else label for label in labels]
+        labels = [self._rest_label(target) if label is None else label for label, target in zip(labels, referents)]
         self._keep_plan(found, labels, dict_place)
         return labels
+
+    def _rest_label(self, target):
+        for held, word in self.rest:
+            if not held or held == classes.names_of(type(target))[1]:
+                return ELEMENT_LABEL if word is None else self.names.internal_label(word)
+        return UNKNOWN_LABEL
 
     def _learn_inline(self, thing):
         """Take the names of the inline attributes from the class; those that are safe to ask for are asked first."""
@@ -176,6 +182,9 @@ class InstanceReader:
         """True if `candidate` is the __dict__ of `thing`: to read an attribute gives what the dict holds."""
         if not self.managed:
             return True
+        address = self.walk.inline.dict_of(thing)
+        if address is not None:
+            return address == id(candidate)
         cls = type(thing)
         for key, value in list(dict.items(candidate))[:8]:
             if type(key) is str and classes.is_safe_name(cls, key):
@@ -209,19 +218,52 @@ def extra_names(cls):
     return getters
 
 
-def _word_for_the_rest(cls):
-    """Return what unnamed referents of a C type are called, "" where there is no word."""
-    module, qualname = classes.names_of(cls)
-    if (module, qualname) in (("_asyncio", "Task"), ("_asyncio", "Future")):
-        return "_callbacks"
-    if "iterator" in qualname or qualname in ("zip", "map", "filter", "enumerate", "reversed") or module == "itertools":
-        return "iterated"
-    if any(classes.names_of(base)[1] in _WEAK for base in classes.mro_of(cls)):
-        return "__callback__"
-    return ""
-
-
+# What C types hold without a name of its own: (module or "" for any, qualified name, type of what is held or "" for any, word).
+# The first row that fits, most derived class first; the same table is in _probe/layouts.c.
+_REST = (
+    ("_asyncio", "Future", "traceback", "_exception_tb"), ("_asyncio", "Future", "Context", "_context"),
+    ("_asyncio", "Future", "str", "_name"), ("_asyncio", "Future", "", "_callbacks"),
+    ("", "Token", "Context", "_context"), ("", "ContextVar", "", "default"),
+    ("builtins", "memoryview", "", "buffer"), ("builtins", "managedbuffer", "", "obj"),
+    ("builtins", "mappingproxy", "", "mapping"),
+    ("", "dict_keys", "", "mapping"), ("", "dict_values", "", "mapping"), ("", "dict_items", "", "mapping"),
+    ("", "odict_keys", "", "mapping"), ("", "odict_values", "", "mapping"), ("", "odict_items", "", "mapping"),
+    ("_queue", "SimpleQueue", "", "queue"), ("operator", "methodcaller", "", "args"),
+    ("_csv", "reader", "", "iterated"), ("_csv", "writer", "", "write"),
+    ("_pickle", "Pickler", "builtin_function_or_method", "write"), ("_pickle", "Pickler", "", "memo"),
+    ("_pickle", "Unpickler", "builtin_function_or_method", "read"), ("_pickle", "Unpickler", "", "memo"),
+    ("pyexpat", "xmlparser", "", "handlers"), ("_ctypes", "CFuncPtr", "", "callable"),
+    ("_ctypes", "CThunkObject", "", "callable"), ("numpy", "ufunc", "", "callable"),
+    ("builtins", "coroutine_wrapper", "", "awaited"), ("builtins", "async_generator_asend", "", "awaited"),
+    ("builtins", "async_generator_athrow", "", "awaited"), ("builtins", "anext_awaitable", "", "awaited"),
+    ("_asyncio", "FutureIter", "", "awaited"),
+)
+_ITERATORS = ("zip", "map", "filter", "enumerate", "reversed")
 _WEAK = ("ReferenceType", "weakref", "ProxyType", "CallableProxyType", "weakproxy", "weakcallableproxy")
+_C_METHODS = (classes.WrapperDescriptorType, classes.MethodDescriptorType)
+_BUILTIN_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+
+
+def words_for_the_rest(cls):
+    """Return [(name of the held type or "", word)] for what the instances of a class hold and nothing names; [] for no word.
+
+    A word None: an item of an opaque container, which is a C type with entries.
+    """
+    bases = [classes.names_of(base) for base in classes.mro_of(cls)]
+    for name in bases:
+        found = [(held, word) for module, qualname, held, word in _REST if qualname == name[1] and module in ("", name[0])]
+        if found:
+            return found
+    module, qualname = bases[0]
+    if "iterator" in qualname or qualname in _ITERATORS or module == "itertools":
+        return [("", "iterated")]
+    if any(name in _WEAK for _module, name in bases):
+        return [("", "__callback__")]
+    if not any(classes.is_one_of(base, _BUILTIN_CONTAINERS) for base in classes.mro_of(cls)):
+        found, method = classes.lookup(cls, "__getitem__")
+        if found and classes.is_one_of(type(method), _C_METHODS):
+            return [("", None)]
+    return []
 
 
 def candidate_names(cls):

@@ -1,4 +1,4 @@
-"""What only the interpreter's own memory says: callbacks of atexit (3.10+), names of inline attributes (3.11+).
+"""What only the interpreter's own memory says: callbacks of atexit (3.10+), names of inline attributes (3.11+), registries.
 
 That memory is read through /proc/self/mem: a wrong guess is an error there and no crash. Nothing is dereferenced: what
 is found are numbers, and they count only where each is the address of an object that we know already.
@@ -8,6 +8,7 @@ import os
 
 from . import classes, threads
 
+_DICT_BEFORE = 24  # three words: _PyObject_ManagedDictPointer, Include/internal/pycore_object.h, 3.11 to 3.13
 _STATE_BYTES = 1 << 19  # more than the state of any interpreter from 3.10 to 3.13
 _MOST_CALLBACKS = 100_000
 _MOST_NEW = 256  # callbacks that other threads register between the count and the reading of the table
@@ -31,6 +32,32 @@ def atexit_callbacks(count, known):
         return _search(memory, start, count, known)
     finally:
         os.close(memory)
+
+
+def registries(known):
+    """Yield (object, label): lists and dicts that only the state of the interpreter holds, of `known`, {address: object}.
+
+    Those of codecs, told by the search function of `encodings`. Nothing tells those of os.register_at_fork() and
+    sys.addaudithook() from what free lists have left there.
+    """
+    start = threads.interpreter_state()
+    if start is None:
+        return
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        words = _read(memory, start, _STATE_BYTES)
+    finally:
+        os.close(memory)
+    for place, word in enumerate(words):
+        thing = known.get(word)
+        if type(thing) is list and any(type(one) is classes.FunctionType and one.__module__ == "encodings" for one in thing):
+            for part, label in zip(words[place:place + 3], ("codecs.register()", "cache of codecs", "codecs.register_error()")):
+                if part in known:
+                    yield known[part], label
+            return
 
 
 class InlineNames:
@@ -58,6 +85,15 @@ class InlineNames:
         if not self._by_id:
             return ()
         return tuple(self._by_id.get(word) for word in _shared_keys(self._memory, cls, _keys_offset()))
+
+    def dict_of(self, thing):
+        """Return the address of the __dict__ of an instance that keeps attributes inline, another number if it has none, None
+        where that cannot be read.
+        """
+        if not self._by_id:
+            return None
+        words = _read(self._memory, id(thing) - _DICT_BEFORE, _WORD)
+        return words[0] if words else None
 
     def close(self):
         """Close the memory and drop the words."""

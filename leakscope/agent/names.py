@@ -110,6 +110,7 @@ class Names:
                 continue
             codes.add(id(code))
             constants.update(code.co_names)
+            constants.update(_arguments_of(code))
             for value in code.co_consts:
                 kind = type(value)
                 if kind is str:
@@ -253,6 +254,15 @@ class Names:
 _CODE_NAMES = frozenset(("<locals>", "<lambda>", "<module>", "<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"))
 
 
+def _arguments_of(code):
+    """Return the names of the arguments of a code object: they become keys when it is called by keywords."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    if sys.version_info < (3, 11):
+        return code.co_varnames[:count]
+    # From 3.11 on `co_varnames` makes and keeps a new tuple for each code object.
+    return map(code._varname_from_oparg, range(count))
+
+
 def _strings_in(values):
     """Yield the exact strings in a constant tuple or frozenset, however deep."""
     for value in values:
@@ -288,6 +298,17 @@ def _words_of(path):
                     text = file.read().decode("utf-8", "ignore")
         except OSError:
             pass
-        # What lies between quotes, and a little more: all of it is the program's text.
-        words = _words_of_sources[path] = frozenset(filter(is_name_like, text.replace('"', "'").split("'")))
+        # What lies between quotes, and a little more, and the names before an equals sign: all of it is the program's text.
+        quoted = filter(is_name_like, text.replace('"', "'").split("'"))
+        words = _words_of_sources[path] = frozenset(quoted).union(_names_before_equals(text))
     return words
+
+
+def _names_before_equals(text):
+    """Yield the identifiers that something is assigned to, keyword arguments among them."""
+    for part in text.split("=")[:-1]:
+        words = part[-LONGEST_NAME:].split()
+        if words:
+            word = words[-1].rpartition("(")[2].rpartition(",")[2].rpartition(".")[2]
+            if word.isidentifier() and is_name_like(word):
+                yield word

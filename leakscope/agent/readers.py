@@ -58,7 +58,7 @@ class Readers:
         self.words = {name: word(name) for name in (
             "__code__", "__globals__", "__module__", "__defaults__", "__kwdefaults__", "__closure__", "__doc__",
             "__name__", "__qualname__", "__builtins__", "__dict__", "__annotations__", "__type_params__", "__mro__",
-            "__bases__", "__base__", "co_consts", "co_names", "f_code", "f_locals", "state", "order", "cache",
+            "__bases__", "__base__", "co_consts", "co_names", "f_code", "f_locals", "<state>", "order", "cache",
             "cache[*]", "cache key", "__wrapped__", "kwd_mark", "link type",
             "__objclass__")}
         self.slots = threads.slots()
@@ -210,14 +210,14 @@ class Readers:
     # --- modules and types ---
 
     def module(self, thing):
-        """`__dict__`, and the state of a C module under INTERNAL "state"."""
+        """`__dict__`, and the state of a C module under INTERNAL "<state>"."""
         referents = classes.module_referents(thing)
         own = classes.space_of(thing)
         labels = []
         for target in referents:
             if target is own:
                 self.walk.name_space(target)
-            labels.append(self.words["__dict__" if target is own else "state"])
+            labels.append(self.words["__dict__" if target is own else "<state>"])
         return referents, labels
 
     def type(self, thing):

@@ -6,11 +6,12 @@ shown.
 
 import gc
 import sys
+from _contextvars import Context
 from _thread import _local
 from _weakref import ReferenceType
 
 from . import classes, threads
-from .interpreter import atexit_callbacks
+from .interpreter import atexit_callbacks, registries
 
 
 class _Bound:
@@ -22,7 +23,11 @@ _METHOD = type(_Bound().method)
 
 
 def collect(walk):
-    """Return the roots of this process, those first that a person names first; failures go to the notes of the walk."""
+    """Return the roots of this process, those first that a person names first; failures go to the notes of the walk.
+
+    The native walk has a few more: what sys.settrace(), sys.setprofile(), sys.monitoring, os.register_at_fork() and
+    sys.addaudithook() were given.
+    """
     found = []
     for part in (_modules, _frames, _exceptions, _threads, _interpreter, _signals, _atexit, _asyncio):
         try:
@@ -114,6 +119,9 @@ def _interpreter(walk):
     yield sys.modules, "interpreter", "sys.modules"
     for name in ("callbacks", "garbage"):
         yield getattr(gc, name), "interpreter", "gc." + name
+    known = {id(thing): thing for thing in walk.tracked if type(thing) is list or type(thing) is dict}
+    for thing, label in registries(known):
+        yield thing, "interpreter", label
 
 
 def _signals(walk):
@@ -173,7 +181,7 @@ def _callback_label(walk, function):
 
 
 def _asyncio(walk):
-    """Pending tasks, and event loops: instances of AbstractEventLoop."""
+    """Pending tasks and their contexts, and event loops: instances of AbstractEventLoop."""
     loop_class = dict.get(classes.space_named("asyncio.events"), "AbstractEventLoop")
     if loop_class is None:
         return
@@ -181,7 +189,12 @@ def _asyncio(walk):
     if task_class is not None:
         for task in walk.instances_of(task_class):
             if task_class.__dict__["_state"].__get__(task) == "PENDING":
-                yield task, "task", task_label(walk, task)
+                label = task_label(walk, task)
+                yield task, "task", label
+                for held in gc.get_referents(task):  # its own context comes before those of its callbacks
+                    if type(held) is Context:
+                        yield held, "contextvar", "context of " + label
+                        break
     for loop in walk.instances_of(loop_class):
         yield loop, "event-loop", "event loop"
 

@@ -196,7 +196,7 @@ def _is_apart(here: _Side, node: int, there: _Side) -> bool:
 # The twin cannot tell all of its own references to these.
 _HELD_BY_THE_TWIN = ("builtins.str", "builtins.type", "builtins.builtin_function_or_method", "builtins.int")
 # C types with a __sizeof__ that the probe does not repeat (_probe/sizes.c).
-_FIXED_PART_ONLY = ("_ctypes.", "builtins.StgDict", "decimal.Decimal", "itertools.")
+_FIXED_PART_ONLY = ("_ctypes.", "ctypes._endian.", "_pickle.", "builtins.StgDict", "decimal.Decimal", "itertools.")
 _MANY, _FRAMES_OF_THE_TWIN = 500, 3
 
 
@@ -272,6 +272,10 @@ def _is_space_natively(native: _Side, twin: _Side, one: int, other: int) -> bool
             and all(kind == "attribute" for (kind, _text), _key in native.edges(one)))
 
 
+# What the interpreter was given and shows to nobody (agent/roots.py, collect).
+ROOTS_OF_THE_NATIVE = ("os.register_at_fork(", "sys.addaudithook()", "sys.monitoring.", "sys.settrace()", "sys.setprofile()")
+
+
 def _roots(native: _Side, twin: _Side) -> list[str]:
     sides = []
     for side in (native, twin):
@@ -280,7 +284,8 @@ def _roots(native: _Side, twin: _Side) -> list[str]:
             (side.keys[node], layout.ROOT_KINDS[kind], snapshot.strings[label]) for node, kind, label in
             zip(snapshot.root_node.tolist(), snapshot.root_kind.tolist(), snapshot.root_label.tolist(), strict=True)))
     # The twin knows arguments of atexit callbacks only where the collector lists them.
-    more = [root for root in sides[0] - sides[1] if root[1] != "atexit" or root[0] in twin.rows]
+    more = [root for root in sides[0] - sides[1] if (root[1] != "atexit" or root[0] in twin.rows) and
+            not root[2].startswith(ROOTS_OF_THE_NATIVE)]
     return ([f"only native has the root {root[1:]} at {native.text(root[0])}" for root in more]
             + [f"only twin has the root {root[1:]} at {twin.text(root[0])}" for root in sides[1] - sides[0]])
 

@@ -126,7 +126,7 @@ static PyObject *dict_of_module(PyObject *thing)
 static void read_module(TypeInfo *info, PyObject *thing)
 {
     PyObject *dict = dict_of_module(thing), **referents;
-    uint32_t of_dict = internal_edge("__dict__"), of_state = internal_edge("state");
+    uint32_t of_dict = internal_edge("__dict__"), of_state = internal_edge("<state>");
     size_t count = referents_of(thing, &referents);
     if (dict != NULL)
         name_space(dict);

@@ -23,15 +23,22 @@ typedef struct {
     union {
         struct {
             int elsize, alignment;
+            void *subarray;
+            PyObject *fields, *names;
         } one;
         struct {
             uint64_t flags;
             Py_ssize_t elsize, alignment;
+            PyObject *metadata;
+            Py_hash_t hash;
+            void *reserved[2], *subarray; /* from here on: _PyArray_LegacyDescr, as all of numpy's own types are */
+            PyObject *fields, *names;
         } two;
     };
 } Descr;
 
-enum { MOST_DIMENSIONS = 64, LARGEST_ALIGNMENT = 64, NUMBER_OF_OBJECT = 17 }; /* NPY_MAXDIMS of 2.x; NPY_OBJECT */
+enum { MOST_DIMENSIONS = 64, LARGEST_ALIGNMENT = 64, NUMBER_OF_OBJECT = 17, NUMBER_OF_VOID = 20 }; /* NPY_MAXDIMS of 2.x; NPY_OBJECT,
+    NPY_VOID */
 
 static LibraryClass array_class = {.module = "numpy", .name = "ndarray"}, mapping_class = {.module = "mmap", .name = "mmap"};
 
@@ -40,11 +47,16 @@ static bool is_alignment(Py_ssize_t value)
     return value > 0 && value <= LARGEST_ALIGNMENT && (value & (value - 1)) == 0;
 }
 
+static bool is_of_numpy_1(const Descr *descr)
+{
+    return is_alignment(descr->one.alignment) && descr->one.elsize >= 0;
+}
+
 /* Bytes of one element; -1 if the descriptor is of neither layout. In the place of the alignment of 1.x, 2.x has the upper half
  * of its flags, which is 0; in the place of that of 2.x, 1.x has a pointer or NULL. So no descriptor fits both. */
 static Py_ssize_t element_bytes(const Descr *descr)
 {
-    if (is_alignment(descr->one.alignment) && descr->one.elsize >= 0)
+    if (is_of_numpy_1(descr))
         return descr->one.elsize;
     if (descr->one.alignment == 0 && is_alignment(descr->two.alignment) && descr->two.elsize >= 0)
         return descr->two.elsize;
@@ -64,15 +76,17 @@ static Py_ssize_t element_count(const Array *array)
     return count;
 }
 
-/* Elements of an object array in C order whatever its strides are, as the twin's flattened tolist(). */
-static void read_elements(const Array *array, Py_ssize_t count)
+/* Elements of an object array in C order whatever its strides are, as the twin's flattened tolist(); of a record array one field of
+ * them, under its name.
+ */
+static void read_elements(const Array *array, Py_ssize_t count, Py_ssize_t offset, Row field)
 {
     Py_ssize_t place[MOST_DIMENSIONS] = {0};
-    const char *item = array->data;
+    const char *item = array->data + offset;
     for (Py_ssize_t index = 0; index < count; index++) {
         PyObject *element;
         memcpy(&element, item, sizeof element); /* a field of a packed record need not be aligned */
-        edge(element, LABEL(EDGE_INDEX, index));
+        edge(element, field ? LABEL(EDGE_KEY, field) : LABEL(EDGE_INDEX, index));
         for (int axis = array->nd - 1; axis >= 0; axis--) {
             item += array->strides[axis];
             if (++place[axis] < array->dimensions[axis])
@@ -80,6 +94,38 @@ static void read_elements(const Array *array, Py_ssize_t count)
             item -= array->strides[axis] * place[axis];
             place[axis] = 0;
         }
+    }
+}
+
+static bool is_of_objects(const Descr *descr)
+{
+    return descr->type_num == NUMBER_OF_OBJECT && descr->kind == 'O' && element_bytes(descr) == sizeof(PyObject *);
+}
+
+static bool has_fields(const Descr *descr)
+{
+    size_t end = (is_of_numpy_1(descr) ? offsetof(Descr, one.names) : offsetof(Descr, two.names)) + sizeof(PyObject *);
+    return Py_TYPE((PyObject *)descr)->tp_basicsize >= (Py_ssize_t)end;
+}
+
+/* The fields of a record that hold objects; those of a record inside a record are not looked for. */
+static void read_fields(const Array *array, const Descr *descr, Py_ssize_t count)
+{
+    PyObject *fields = is_of_numpy_1(descr) ? descr->one.fields : descr->two.fields;
+    PyObject *names = is_of_numpy_1(descr) ? descr->one.names : descr->two.names;
+    Py_ssize_t bytes = element_bytes(descr), next = 0;
+    PyObject *name, *field;
+    if (fields == NULL || names == NULL || !PyDict_CheckExact(fields) || !PyTuple_CheckExact(names))
+        return;
+    while (PyDict_Next(fields, &next, &name, &field)) {
+        bool is_name = false; /* else it is a title, under which the same field stands once more */
+        for (Py_ssize_t place = 0; place < PyTuple_GET_SIZE(names); place++)
+            is_name = is_name || PyTuple_GET_ITEM(names, place) == name;
+        if (!is_name || !PyTuple_CheckExact(field) || PyTuple_GET_SIZE(field) < 2 || !PyLong_CheckExact(PyTuple_GET_ITEM(field, 1)))
+            continue;
+        Py_ssize_t offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(field, 1)); /* of an exact int: nothing is made */
+        if (is_of_objects((const Descr *)PyTuple_GET_ITEM(field, 0)) && offset >= 0 && offset + (Py_ssize_t)sizeof(PyObject *) <= bytes)
+            read_elements(array, count, offset, name_key(name));
     }
 }
 
@@ -95,8 +141,10 @@ static void read_array(TypeInfo *info, PyObject *thing)
     if (count <= 0 || array->data == NULL)
         return;
     const Descr *descr = (const Descr *)array->descr;
-    if (descr->type_num == NUMBER_OF_OBJECT && descr->kind == 'O' && element_bytes(descr) == sizeof(PyObject *))
-        read_elements(array, count);
+    if (is_of_objects(descr))
+        read_elements(array, count, 0, 0);
+    else if (descr->type_num == NUMBER_OF_VOID && has_fields(descr))
+        read_fields(array, descr, count);
 }
 
 /* An array of a subclass has attributes; numpy.ndarray itself shows nothing to the collector. */

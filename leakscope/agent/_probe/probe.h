@@ -259,7 +259,8 @@ void threads_prepare(void);                            /* names of threads; befo
 Row thread_label(const char *before, unsigned long ident); /* before "thread 'feed-eu'" */
 bool local_values(PyObject *local, Py_ssize_t *place, PyObject **dummy, PyObject **values); /* of one thread after another */
 bool is_c_type(PyTypeObject *type, const char *name, size_t bytes); /* derived from the C type "module.name" of that size or more */
-Row task_label(PyObject *task);                        /* of a _asyncio.Task */
+Row task_label(const char *before, PyObject *task);    /* of a _asyncio.Task: before "Task 'reader-eu'" */
+PyObject *task_context(PyObject *task);                /* in which it runs; NULL: none */
 bool task_is_pending(PyObject *task);
 
 /* --- roots.c --- */

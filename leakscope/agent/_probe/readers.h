@@ -95,6 +95,6 @@ const char *ascii_of(PyObject *text);            /* of an exact str of ASCII, wi
 /* Calls take() with name and offset of the fields of `type` that only the source of its C code tells, as EXTRA in instances.py. */
 void each_field(PyTypeObject *type, void (*take)(void *own, const char *name, Py_ssize_t offset), void *own);
 uint32_t rest_of(PyTypeObject *type);            /* label of what else the instances of a C type show */
-uint32_t label_by_type(PyTypeObject *type, PyObject *held); /* a field of a Cython class, told by what it holds; UNKNOWN_EDGE */
+uint32_t label_by_type(PyTypeObject *type, PyObject *held); /* of a field without a name, told by the types of both; UNKNOWN_EDGE */
 
 #endif

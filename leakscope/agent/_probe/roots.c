@@ -199,6 +199,8 @@ static void root_threads(void)
             root(thread->context, ROOT_CONTEXTVAR, thread_label("context of ", thread->thread_id));
         if (thread->dict != NULL)
             root(thread->dict, ROOT_THREAD_LOCAL, thread_label("state of ", thread->thread_id));
+        root(thread->c_profileobj, ROOT_THREAD_LOCAL, thread_label("sys.setprofile() of ", thread->thread_id));
+        root(thread->c_traceobj, ROOT_THREAD_LOCAL, thread_label("sys.settrace() of ", thread->thread_id));
     }
     for (size_t i = 0; i < locals.count; i++) {
         Py_ssize_t place = 0;
@@ -210,6 +212,36 @@ static void root_threads(void)
     }
 }
 
+/* Registries that only the interpreter's state holds (twin: interpreter.registries). */
+static void root_registries(void)
+{
+    PyInterpreterState *state = walk.interpreter;
+#if AT_LEAST(13)
+    PyObject *search = state->codecs.search_path, *cache = state->codecs.search_cache, *errors = state->codecs.error_registry;
+#else
+    PyObject *search = state->codec_search_path, *cache = state->codec_search_cache, *errors = state->codec_error_registry;
+#endif
+    const struct {
+        PyObject *held;
+        const char *label;
+    } found[] = {{search, "codecs.register()"},
+                 {cache, "cache of codecs"},
+                 {errors, "codecs.register_error()"},
+#ifdef HAVE_FORK
+                 {state->before_forkers, "os.register_at_fork(before)"},
+                 {state->after_forkers_parent, "os.register_at_fork(after_in_parent)"},
+                 {state->after_forkers_child, "os.register_at_fork(after_in_child)"},
+#endif
+                 {state->audit_hooks, "sys.addaudithook()"}};
+    for (size_t place = 0; place < Py_ARRAY_LENGTH(found); place++)
+        root(found[place].held, ROOT_INTERPRETER, name_own(found[place].label));
+#if AT_LEAST(12)
+    for (size_t tool = 0; tool < PY_MONITORING_TOOL_IDS; tool++)
+        for (size_t event = 0; event < _PY_MONITORING_EVENTS; event++)
+            root(state->monitoring_callables[tool][event], ROOT_INTERPRETER, name_own("sys.monitoring.register_callback()"));
+#endif
+}
+
 static void root_interpreter(void)
 {
     struct _gc_runtime_state *collector = &walk.interpreter->gc;
@@ -219,6 +251,7 @@ static void root_interpreter(void)
         root(collector->callbacks, ROOT_INTERPRETER, name_own("gc.callbacks"));
     if (collector->garbage != NULL)
         root(collector->garbage, ROOT_INTERPRETER, name_own("gc.garbage"));
+    root_registries();
 }
 
 /* --- signal handlers ------------------------------------------------------------------------------------------------------- */
@@ -305,11 +338,14 @@ static void root_atexit(void)
             root_callback(state->callbacks[i]->func, state->callbacks[i]->args, state->callbacks[i]->kwargs);
 }
 
-/* Pending tasks, and event loops: instances of AbstractEventLoop. */
+/* Pending tasks and their contexts, and event loops: instances of AbstractEventLoop. */
 static void root_asyncio(void)
 {
-    for (size_t i = 0; i < tasks.count; i++)
-        root(AT(PyObject *, tasks, i), ROOT_TASK, task_label(AT(PyObject *, tasks, i)));
+    for (size_t i = 0; i < tasks.count; i++) {
+        PyObject *task = AT(PyObject *, tasks, i);
+        root(task, ROOT_TASK, task_label("", task));
+        root(task_context(task), ROOT_CONTEXTVAR, task_label("context of ", task));
+    }
     for (size_t i = 0; i < loops.count; i++)
         root(AT(PyObject *, loops, i), ROOT_EVENT_LOOP, name_own("event loop"));
 }

@@ -239,24 +239,32 @@ bool task_is_pending(PyObject *task)
     return ((Future *)task)->loop != NULL && ((Future *)task)->state == 0;
 }
 
-Row task_label(PyObject *task)
+Row task_label(const char *before, PyObject *task)
 {
     PyObject *name = ((Task *)task)->name;
-    if (name == NULL || !PyLong_CheckExact(name))
-        return name_given("Task ", name);
+    char text[64];
+    if (name == NULL || !PyLong_CheckExact(name)) {
+        snprintf(text, sizeof text, "%sTask ", before);
+        return name_given(text, name);
+    }
     /* A number that becomes the str Task-12 when somebody asks (3.12 and later). */
-    char text[40];
     unsigned long number = PyLong_AsUnsignedLongMask(name);
     if (number <= 99999)
-        snprintf(text, sizeof text, "Task 'Task-%lu'", number);
+        snprintf(text, sizeof text, "%sTask 'Task-%lu'", before, number);
     else
-        snprintf(text, sizeof text, "Task str:%d", snprintf(NULL, 0, "Task-%lu", number));
+        snprintf(text, sizeof text, "%sTask str:%d", before, snprintf(NULL, 0, "Task-%lu", number));
     return name_own(text);
+}
+
+PyObject *task_context(PyObject *task)
+{
+    PyObject *context = ((Task *)task)->context;
+    return context != NULL && PyContext_CheckExact(context) ? context : NULL;
 }
 
 static Row label_of_task(TypeInfo *info, PyObject *thing)
 {
-    return task_label(thing);
+    return task_label("", thing);
 }
 
 static uint32_t future_state(PyObject *thing)

@@ -87,6 +87,20 @@ static void learn_constant(PyObject *value, Vector *waiting)
     }
 }
 
+/* The arguments of a code object: they become keys when it is called by keywords. */
+static void learn_arguments(PyCodeObject *code)
+{
+#if AT_LEAST(11)
+    PyObject *names = code->co_localsplusnames;
+#else
+    PyObject *names = code->co_varnames;
+#endif
+    Py_ssize_t count = code->co_argcount + code->co_kwonlyargcount;
+    for (Py_ssize_t place = 0; names != NULL && PyTuple_CheckExact(names) && place < PyTuple_GET_SIZE(names) && place < count; place++)
+        if (PyUnicode_CheckExact(PyTuple_GET_ITEM(names, place)))
+            learn_text(PyTuple_GET_ITEM(names, place));
+}
+
 static void learn_items(PyObject *value, Vector *waiting)
 {
     if (PyTuple_CheckExact(value)) {
@@ -104,6 +118,7 @@ static void learn_items(PyObject *value, Vector *waiting)
         table_set(&codes, (uintptr_t)code, 1);
         if (code->co_names != NULL)
             learn_items(code->co_names, waiting);
+        learn_arguments(code);
         if (code->co_consts != NULL)
             for (Py_ssize_t place = 0; place < PyTuple_GET_SIZE(code->co_consts); place++)
                 learn_constant(PyTuple_GET_ITEM(code->co_consts, place), waiting);

@@ -1,15 +1,18 @@
-"""numpy: arrays are untracked and have no tp_traverse. Object arrays hold their elements, views hold what they show."""
+"""numpy: arrays are untracked and have no tp_traverse. Object arrays hold their elements, records their fields of objects,
+views what they show.
+"""
 
 from .. import classes
-from ..format import EDGE_KIND_SHIFT, INDEX, STORAGE
+from ..format import EDGE_KIND_SHIFT, INDEX, KEY, STORAGE
 from ..instances import InstanceReader
 
 LIBRARY = "numpy"
 _INDEX = INDEX << EDGE_KIND_SHIFT
+_KEY = KEY << EDGE_KIND_SHIFT
 _STORAGE = STORAGE << EDGE_KIND_SHIFT
 
 
-_NPY_OBJECT = 17
+_NPY_OBJECT, _NPY_VOID = 17, 20
 
 
 def _flat(values, depth):
@@ -22,12 +25,15 @@ def _flat(values, depth):
 
 
 def reader(walk, cls):
-    """An array: INDEX to the elements of an object array, STORAGE to the base of a view; with the bytes it owns."""
+    """An array: INDEX to the elements of an object array, KEY with the name of the field to objects in records, STORAGE to the
+    base of a view; with the bytes it owns.
+    """
     array = dict.get(classes.space_named("numpy"), "ndarray")
     if array is None or not any(base is array for base in classes.mro_of(cls)):
         return None
     base_of, dtype_of, bytes_of = (array.__dict__[name].__get__ for name in ("base", "dtype", "nbytes"))
-    number_of = classes.space_named("numpy")["dtype"].__dict__["num"].__get__
+    number_of, names_of, fields_of = (
+        classes.space_named("numpy")["dtype"].__dict__[name].__get__ for name in ("num", "names", "fields"))
     depth_of = array.__dict__["ndim"].__get__
     plain = InstanceReader(walk, cls) if cls is not array else None
 
@@ -42,6 +48,13 @@ def reader(walk, cls):
             elements = _flat(array.tolist(thing), depth_of(thing))
             targets += elements
             labels += range(_INDEX, _INDEX + len(elements))
+        elif number_of(dtype_of(thing)) == _NPY_VOID:
+            records = ()
+            for place, name in enumerate(names_of(dtype_of(thing)) or ()):
+                if number_of(fields_of(dtype_of(thing))[name][0]) == _NPY_OBJECT:
+                    records = records or _flat(array.tolist(thing), depth_of(thing))
+                    targets += [record[place] for record in records]
+                    labels += [_KEY | walk.names.key(name)] * len(records)
         return targets, labels
 
     def size(thing):
