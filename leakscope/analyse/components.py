@@ -17,7 +17,7 @@ _COST = {
     layout.STORAGE: 4, layout.STACK: 4, layout.KEY_OBJECT: 5, layout.INTERNAL: 5, layout.UNKNOWN: 7, layout.TYPE: 40,
 }
 _INTERNAL_COST = {"__self__": 3, "__func__": 3, "__wrapped__": 3, "callback": 3, "__globals__": 40, "__mro__": 40,
-                  "__bases__": 40}
+                  "__bases__": 40, "__objclass__": 50}
 _NO_INSTANCE = {layout.NODE_KINDS.index(kind) for kind in ("module", "type", "function", "code", "weakref")}
 _START_TYPES = 8  # types of a component that a search starts from
 _MOST_EDGES = 30_000  # looked at in all searches of one component: a cycle worth showing is short

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from leakscope.heap import layout
 from leakscope.heap.graph import Edge, HeapGraph
@@ -13,8 +13,12 @@ _KIND = {name: code for code, name in enumerate(layout.NODE_KINDS)}
 _FOREVER = {_KIND["module"]: "a module lives for ever", _KIND["type"]: "a class lives as long as its module"}
 # Slots that only lead on to the next named thing: an instance's dict, a function's tuple of cells.
 _SILENT = frozenset({"__dict__", "__closure__"})
-_CALLEE_SLOTS = frozenset({"func", "_func", "callback", "_callback", "fn", "function", "target", "_target"})
-_MOST_CALLEE_EDGES = 16
+_CALLEE_SLOTS = frozenset({"func", "_func", "callback", "_callback", "fn", "function", "target", "_target", "__func__",
+                           "__wrapped__"})
+_MOST_CALLEE_EDGES = 32  # ours: a threading.Timer has 20
+# How the two kinds of functools.lru_cache hold their entries (agent/holders.py).
+_CACHE_ENTRIES = frozenset({"cache key", "cache[*]"})
+_NAMED_IN_CYCLES = frozenset(_KIND[kind] for kind in ("frame", "generator", "function", "type"))
 _MOST_STEPS = 6  # of an owner; a longer one is named from its nearest class instead
 
 
@@ -42,13 +46,26 @@ def short_label(graph: HeapGraph, node: int) -> str:
     return label.split(" at ")[0]
 
 
-def _callee(graph: HeapGraph, node: int) -> str:
-    """The function that an object such as a timer or a registered callback will call, if one of its slots says so."""
-    if graph.edge_start[node + 1] - graph.edge_start[node] > _MOST_CALLEE_EDGES:
-        return ""
-    for edge in graph.edges_from(node):
-        if edge.text in _CALLEE_SLOTS and edge.kind in (layout.ATTRIBUTE, layout.INTERNAL) and graph.label[edge.target]:
-            return short_label(graph, edge.target)
+def _slots(graph: HeapGraph, node: int) -> Iterator[Edge]:
+    """What an object holds by name, the attributes in its dict and the variables of its closure among it."""
+    for edge in graph.edges_from(node, _MOST_CALLEE_EDGES):
+        if edge.kind == layout.INTERNAL and edge.text in _SILENT:
+            yield from graph.edges_from(edge.target, _MOST_CALLEE_EDGES)
+        else:
+            yield edge
+
+
+def _callee(graph: HeapGraph, node: int, deeper: bool = True) -> str:
+    """The function that an object such as a timer, a bound method or a registered callback will call, if a slot says so."""
+    for edge in _slots(graph, node):
+        if edge.text not in _CALLEE_SLOTS or edge.kind not in (layout.ATTRIBUTE, layout.INTERNAL, layout.CELL):
+            continue
+        called = [each.target for each in graph.edges_from(edge.target, 1)] if edge.kind == layout.CELL else [edge.target]
+        for target in called:
+            if graph.label[target]:
+                return short_label(graph, target)
+            if deeper and (name := _callee(graph, target, False)):
+                return name
     return ""
 
 
@@ -57,25 +74,31 @@ def _node_text(graph: HeapGraph, edge: Edge, following: Edge | None) -> str:
     kind, label = int(graph.kind[edge.target]), short_label(graph, edge.target)
     if kind in (_KIND["frame"], _KIND["generator"], _KIND["task"]) and label:
         return f" {label}"
-    if kind == _KIND["object"] and not _is_silent(edge):
-        if label and label not in edge.text:
-            return f" {label}"
-        if following and following.text not in _CALLEE_SLOTS and (name := _callee(graph, edge.target)):
-            return f"({name})"
-    return ""
+    if kind == _KIND["cache"] and label and not label.endswith(f"{edge.text}()"):
+        return f" {label}"
+    calls = kind in (_KIND["object"], _KIND["thread"]) or kind == _KIND["function"] and "<locals>" in label
+    if not calls or _is_silent(edge):
+        return ""
+    text = f" {label}" if kind != _KIND["function"] and label and label not in edge.text else ""
+    name = _callee(graph, edge.target) if following and following.text not in _CALLEE_SLOTS else ""
+    is_told = name == label or name.removesuffix("()").rpartition(".")[2] == edge.text  # a function that wraps its namesake
+    return f"{text}({name})" if name and not is_told else text
 
 
 def root_text(graph: HeapGraph, root_row: int, node: int) -> str:
     """How a path begins: `serve`, `thread 'feed-eu' drain()`, `context of MainThread`."""
     if root_row < 0 or root_row >= len(graph.root_kind):
-        return graph.node_name(node)
+        name, callee = graph.node_name(node).split(" at ")[0], "" if graph.label[node] else _callee(graph, node)
+        return f"{name}({callee})" if callee else name
     kind = layout.ROOT_KINDS[int(graph.root_kind[root_row])]
     label = graph.text(int(graph.root_label[root_row]))
     name = short_label(graph, node)
     if kind == "module":
         return (name or label).removeprefix("module ")
-    if not name and (callee := _callee(graph, node)) and callee not in label:
+    if not name and (callee := _callee(graph, node)) and not callee.endswith(label.rpartition(" ")[2]):
         name = callee
+    if not name and int(graph.kind[node]) == _KIND["exception"]:
+        name = graph.types[graph.type_id[node]].qualname
     return " ".join(part for part in (label or kind, name if name != label else "") if part)
 
 
@@ -153,13 +176,22 @@ def owner_text(graph: HeapGraph, first: int, start: str, root_kind: str, decoded
 
 
 def _end_of_owner(graph: HeapGraph, decoded: Sequence[Edge]) -> int:
-    """How many edges lead to the owner: up to the last entry of a collection, or all where there is none."""
-    for number in range(len(decoded) - 1, -1, -1):
-        edge = decoded[number]
-        is_entry = edge.kind in (layout.INDEX, layout.ELEMENT) or edge.kind == layout.KEY and edge.text[:1] != "'"
-        if is_entry and graph.types[graph.type_id[edge.source]].qualname != "tuple" and number:
+    """How many edges lead to the owner: up to the last entry of a collection, else up to the last key that the program's code
+    names; all where there is neither.
+    """
+    numbers = [number for number in range(len(decoded) - 1, 0, -1)
+               if graph.types[graph.type_id[decoded[number].source]].qualname != "tuple"]
+    for number in numbers:
+        if _is_entry(decoded[number]):
             return number
-    return len(decoded)
+    return next((number for number in numbers if decoded[number].kind == layout.KEY), len(decoded))
+
+
+def _is_entry(edge: Edge) -> bool:
+    """True for an entry of a collection, but not for one under a key that the program's code names."""
+    if edge.kind == layout.INTERNAL:
+        return edge.text in _CACHE_ENTRIES
+    return edge.kind in (layout.INDEX, layout.ELEMENT, layout.KEY_OBJECT) or edge.kind == layout.KEY and edge.text[:1] != "'"
 
 
 def _holder_name(graph: HeapGraph, node: int, edge: Edge, number: int, is_named: bool) -> str:
@@ -169,7 +201,8 @@ def _holder_name(graph: HeapGraph, node: int, edge: Edge, number: int, is_named:
         return ""
     if kind in (_KIND["module"], _KIND["type"]) or kind == _KIND["function"] and is_named:
         return label.removeprefix("module ").removeprefix("class ").removesuffix("()")
-    if edge.kind == layout.LOCAL and (kind == _KIND["generator"] or kind == _KIND["frame"] and number == 0):
+    has_variables = kind == _KIND["generator"] or kind == _KIND["frame"] and number == 0
+    if edge.kind == layout.LOCAL and has_variables and edge.text[:1] != ".":  # `.0`: what a generator expression goes through
         return f"{label.removesuffix('()')}.<locals>"  # a frame inside a path belongs to a traceback: it is over
     if kind == _KIND["object"] and is_named and graph.types[graph.type_id[node]].module != "builtins":
         return graph.type_name(node)
@@ -207,14 +240,17 @@ def name_path(graph: HeapGraph, first: int, root_row: int, edges: Sequence[int],
 def name_cycle(graph: HeapGraph, edges: Sequence[int]) -> tuple[CycleStep, ...]:
     """Return a cycle in words, an instance and its dict as one; `edges` are its edge numbers in order, closed."""
     decoded = [graph.edge(number) for number in edges]
-    starts = [number for number in range(len(decoded)) if not _is_silent(decoded[number - 1])]
+    # A dict and a closure belong to their holder, and so does a cell.
+    starts = [number for number in range(len(decoded)) if decoded[number].kind != layout.CONTENTS
+              and not (_is_silent(decoded[number - 1]) and decoded[number - 1].kind != layout.CONTENTS)]
     steps = []
     for place, number in enumerate(starts):
         end = starts[(place + 1) % len(starts)]
         count = (end - number) % len(decoded) or len(decoded)
         taken = [decoded[(number + step) % len(decoded)] for step in range(count)]
         node = decoded[number].source
-        named = int(graph.kind[node]) in (_KIND["frame"], _KIND["generator"], _KIND["function"]) and graph.label[node]
-        name = f"{graph.type_name(node)} {short_label(graph, node)}" if named else graph.types[graph.type_id[node]].qualname
+        named = int(graph.kind[node]) in _NAMED_IN_CYCLES and graph.label[node]
+        label, type_name = short_label(graph, node), graph.types[graph.type_id[node]].qualname
+        name = type_name if not named else label if label.startswith(type_name) else f"{type_name} {label}"
         steps.append(CycleStep(name, "".join(edge_text(edge) for edge in taken) or ".?"))
     return tuple(steps)

@@ -25,10 +25,14 @@ _SECOND_PASS = {
     "__globals__", "__builtins__", "__mro__", "__bases__", "__base__", "__subclasses__", "__module__", "__class__",
     "__objclass__", "__loader__", "__spec__", "__type_params__", "f_back", "f_globals",
     "f_builtins", "f_code", "gi_code", "cr_code",
+    "<state>",  # of a C module: what it keeps has a better name in Python
+    "old_excepthook", "old_sys_excepthook",  # sys.excepthook as each threading.Thread has found it
 }
 _KINDS = 32
 _C_HELD, _GARBAGE = layout.ROOT_KINDS.index("c-held"), layout.ROOT_KINDS.index("garbage")
-_CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "cell", "method"}
+# What a person would not begin a story with.
+_CONTAINERS = {"dict", "list", "tuple", "set", "frozenset", "cell", "method", "getset_descriptor", "member_descriptor",
+               "wrapper_descriptor", "traceback"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,29 +23,43 @@ Array = NDArray[Any]
 MOST_HOLDERS = 500  # who else holds an object is looked for among so many; ours: a shared string has millions
 
 _MODULE, _TASK = layout.ROOT_KINDS.index("module"), layout.ROOT_KINDS.index("task")
+_CONTEXT = layout.ROOT_KINDS.index("contextvar")
+_OF_TASK = "context of Task "  # how the agent calls the context of a pending task
 
 
 def _module_rank(name: str) -> int:
-    """The application's modules before libraries', libraries' before the standard library's."""
+    """The application's modules before libraries', libraries' before the standard library's, and of those `_sqlite3` last."""
     top = name.removeprefix("module ").partition(".")[0]
     if top in ("__main__", "__mp_main__"):
         return 0
-    return 2 if top in sys.stdlib_module_names else 1
+    return 1 if top not in sys.stdlib_module_names else 3 if top.startswith("_") else 2
+
+
+def _is_of_task(graph: HeapGraph) -> Array:
+    """(R,) bool: contexts of pending tasks."""
+    rows = [row for row, text in enumerate(graph.strings) if text.startswith(_OF_TASK)]
+    is_of_task: Array = (graph.root_kind == _CONTEXT) & np.isin(graph.root_label, rows)
+    return is_of_task
 
 
 def root_ranks(graph: HeapGraph) -> Array:
-    """(R,) the order in which roots are followed: heap/roots.py, with modules split in three."""
+    """(R,) the order in which roots are followed: heap/roots.py, with modules split in four, contexts of threads before those
+    of tasks, which are copies of them.
+    """
     ranks = np.empty(len(graph.root_kind), np.int32)
     for row, (kind, node) in enumerate(zip(graph.root_kind.tolist(), graph.root_node.tolist())):
-        rank = RANK[layout.ROOT_KINDS[kind]]
+        rank = 2 * RANK[layout.ROOT_KINDS[kind]]
         ranks[row] = _module_rank(graph.node_name(node)) if kind == _MODULE else rank + 2
+    ranks[_is_of_task(graph)] += 1
     return ranks
 
 
 def growth_tree(graph: HeapGraph) -> Tree:
-    """The tree for comparing snapshots: a pending task is named by who holds it, and is a root only where nobody does."""
+    """The tree for comparing snapshots: a pending task is named by who holds it, and is a root only where nobody does; so is
+    its context.
+    """
     ranks = root_ranks(graph)
-    return best_tree(graph, ranks, claimed_first=graph.root_kind != _TASK)
+    return best_tree(graph, ranks, claimed_first=(graph.root_kind != _TASK) & ~_is_of_task(graph))
 
 
 def holder_tree(graph: HeapGraph) -> Tree:

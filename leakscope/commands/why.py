@@ -99,8 +99,10 @@ def _find(evidence: sessions.Session, type_name: str | None, address: int | None
 
 def _entry(holder: Holder) -> dict[str, Any]:
     path = holder.path
+    # What the interpreter keeps for a module, such as codecs.register(), is a registry of that module to whoever asks why.
+    kind = "module" if path.root_kind == "interpreter" else path.root_kind
     entry = {"type": holder.type, "path": [{"name": step.name, "edge": step.edge} for step in path.steps],
-             "path_text": path.text, "root_kind": path.root_kind, "owner": path.owner, "object_count": holder.count,
+             "path_text": path.text, "root_kind": kind, "owner": path.owner, "object_count": holder.count,
              "retained_bytes": holder.retained_bytes}
     if holder.cycle:
         entry["cycle"] = [{"type": step.type, "edge": step.edge} for step in holder.cycle]

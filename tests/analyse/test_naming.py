@@ -105,6 +105,103 @@ def test_a_registered_callback_names_the_function_that_it_will_call():
     assert path.text == "atexit callback flush().keywords['journal']"
 
 
+def test_a_bound_method_names_its_function():
+    path = only("""
+        root signal handler:method SIGHUP handler
+        handler <__func__> -> stop:function 'app.Server.stop()'
+        handler <__self__> -> server:app.Server
+        server .state -> marker:app.Marker
+    """)
+    assert path.text == "SIGHUP handler app.Server.stop().__self__.state"
+
+
+def test_a_timer_names_its_thread_and_the_function_that_it_will_call():
+    path = only("""
+        module threading
+        threading ._active -> active:dict
+        active [*] -> timer:threading.Timer
+        set timer kind thread 'timer'
+        timer <__dict__> -> space:dict
+        space .function -> remind:function 'app.remind()'
+        space .args -> arguments:list
+        arguments [*] -> marker:app.Marker
+    """)
+    assert path.text == "threading._active[str:8] timer(app.remind()).args[0]"
+
+
+def test_a_wrapper_of_the_library_names_the_function_of_the_program_beside_it():
+    path = only("""
+        module app
+        app .stack -> stack:list
+        stack [*] -> wrapper:function 'contextlib.wrap.<locals>._exit_wrapper()'
+        wrapper <__dict__> -> space:dict
+        space .__wrapped__ -> close:function 'app.close()'
+        wrapper <__closure__> -> cells:tuple
+        cells {args} -> cell:cell
+        cell {} -> arguments:tuple
+        arguments [*] -> marker:app.Marker
+    """)
+    assert path.text == "app.stack[0](app.close()).<closure>.args[0]"
+
+
+def test_a_function_that_wraps_its_namesake_is_named_once():
+    path = only("""
+        module app
+        app .load -> load:function 'app.cached.<locals>.load()'
+        load <__dict__> -> space:dict
+        space .__wrapped__ -> inner:function 'app.load()'
+        space .cache -> cache:dict
+        cache [*] -> marker:app.Marker
+    """)
+    assert path.text == "app.load.cache[str:8]"
+
+
+def test_what_the_key_of_a_cache_holds_is_owned_by_the_cache():
+    path = only("""
+        module app
+        app .load -> load:functools._lru_cache_wrapper 'lru_cache of app.load()'
+        load <cache> -> table:dict
+        table [^'eu'] -> key:tuple
+        key [*] -> store:app.Store
+        store .pages -> marker:app.Marker
+    """)
+    assert (path.text, path.owner) == ("app.load.cache.keys()[*][0].pages", "app.load.cache")
+
+
+def test_without_an_entry_the_owner_is_where_the_program_gave_the_last_key():
+    path = only("""
+        module app
+        app .table -> table:dict
+        table ['run'] -> worker:app.Worker
+        worker .jobs -> marker:app.Marker
+    """)
+    assert (path.text, path.owner) == ("app.table['run'].jobs", "app.table")
+
+
+def test_the_iterable_of_a_generator_expression_is_no_variable_of_the_program():
+    path = only("""
+        module app
+        app .lines -> lines:generator 'generator <genexpr> at app.py:3' kind generator
+        lines ~.0 -> rows:list_iterator
+        rows <iterated> -> values:tuple
+        values [*] -> marker:app.Marker
+    """)
+    assert path.owner.startswith("app.lines")
+
+
+def test_a_cycle_through_a_closure_begins_with_the_function_and_not_with_its_cell():
+    found = why("""
+        garbage again:function 'app.start.<locals>.again()'
+        again <__closure__> -> cells:tuple
+        cells {again} -> cell:cell
+        cell {} -> again
+        cells {state} -> other:cell
+        other {} -> marker:app.Marker
+    """)
+    assert [(step.type, step.edge) for step in found[0].cycle] == [
+        ("function app.start.<locals>.again()", ".<closure>.again")]
+
+
 def test_a_cycle_is_read_without_the_dicts_between():
     found = why("""
         garbage marker:app.Marker
