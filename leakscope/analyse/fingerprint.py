@@ -24,6 +24,7 @@ from typing import NamedTuple
 from leakscope.model import CycleStep, Path
 
 _HASH_BYTES = 10  # 80 bits, 16 letters
+_LONGEST_LINK = 8  # steps from one node of a chain to the next; ours
 # What varies between runs of the same program. Six digits are a time, an account, a pid; shorter ones tell siblings apart.
 _VOLATILE = re.compile(
     r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
@@ -32,7 +33,7 @@ _VOLATILE = re.compile(
 _NUMBER = re.compile(r"\d+")
 _PLACE = re.compile(r" at \S+:\d+$")
 _MAIN = re.compile(r"\b__(?:mp_)?main__(?=\.|$)")
-_ENTRY = "[*]"
+_ENTRIES = ("[*]", ".cache key")  # the second: a functools.lru_cache with a limit
 # Code that is under way: named by the function alone, because Pythons before 3.11 do not know the class around it.
 _RUNNING = {"frame": "frame", "coroutine": "coroutine", "generator": "generator", "async_generator": "async generator"}
 _FRAME_OF_GENERATOR = re.compile(r"\.(?:gi|cr|ag)_frame$")  # up to 3.10 a step of its own
@@ -62,8 +63,8 @@ def fingerprint(path: Path, cycle: Sequence[CycleStep] = (), script: str = "") -
         return _of(_least_turn([masked(name + edge) for name, edge in named]), _least_turn([_shape(*each) for each in named]))
     known, part = _known(path, script), suspect_part(path)
     *holders, leaf = known[part.start:part.stop]
-    words = [each.word for each in holders] + [masked(leaf.type if holders else leaf.holder)]
-    return _of(words, [_shape(each.type, each.edge) for each in holders] + [_shape(leaf.type, "")])
+    names = [each.word for each in holders] + [masked(leaf.type if holders else leaf.holder)]
+    return _of(_folded(names), _folded([_shape(each.type, each.edge) for each in holders] + [_shape(leaf.type, "")]))
 
 
 def of_words(*parts: str) -> Fingerprint:
@@ -121,7 +122,7 @@ def _known(path: Path, script: str = "") -> list[_Known]:
 def accumulation(path: Path) -> int:
     """Return which of the words is the container whose entries pile up: the last with entries, else the last of all."""
     known = _known(path)
-    return max((number for number, each in enumerate(known) if each.edge.endswith(_ENTRY)), default=len(known) - 1)
+    return max((number for number, each in enumerate(known) if each.edge.endswith(_ENTRIES)), default=len(known) - 1)
 
 
 def suspect_part(path: Path) -> range:
@@ -184,6 +185,18 @@ def _is_of_program(type_name: str) -> bool:
 def _shape(type_name: str, edge: str) -> str:
     """A step by its type without module, and the kinds of its edges."""
     return masked(type_name.rpartition(".")[2]) + _EDGE_NAMES.sub(lambda match: "[]" if match[0][0] == "[" else ".", edge)
+
+
+def _folded(parts: Sequence[str]) -> list[str]:
+    """A chain (each node holds the next, each error the one before) is told once, however long it has become."""
+    folded: list[str] = []
+    for part in parts:
+        folded.append(part)
+        for size in range(1, min(_LONGEST_LINK, len(folded) // 2) + 1):
+            if folded[-size:] == folded[-2 * size:-size]:
+                del folded[-size:]
+                break
+    return folded
 
 
 def _least_turn(parts: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path as File
 
+import numpy as np
 import pytest
 
 from leakscope.analyse import retention
@@ -91,14 +92,14 @@ def _stage(version: str, agent: File) -> None:
 
 
 def _prints(out: File, script: str) -> Iterator[tuple[str, Fingerprint]]:
-    """What `leakscope run` would say of the containers, each with its first entry."""
+    """What `leakscope run` would say of the containers, each with an entry."""
     graph = load(out)
     tree = retention.growth_tree(graph)
     for name, kind in OWNERS.items():
-        found = [edge.target for node in range(graph.node_count) if tree.depth[node] >= 0
-                 for edge in graph.edges_from(node, 64) if edge.text == name and edge.kind in _NAMING]
-        owners = {node for node in _contents(graph, found) if graph.type_name(node) == kind and graph.length[node] >= 100}
-        (owner,) = owners
+        codes = [layout.edge_label(each, graph.strings.index(name)) for each in _NAMING]
+        held = [graph.edge(number).target for number in np.flatnonzero(np.isin(graph.edge_label, codes)).tolist()]
+        held += [edge.target for node in held if graph.type_name(node) == "cell" for edge in graph.edges_from(node)]
+        (owner,) = {node for node in held if graph.type_name(node) == kind and graph.length[node] >= 100}
         entry = next(node for node in retention.entries(graph, owner).tolist() if graph.type_name(node) in ENTRIES)
         path = retention.path(graph, tree, entry)
         assert path is not None
@@ -106,14 +107,6 @@ def _prints(out: File, script: str) -> Iterator[tuple[str, Fingerprint]]:
 
 
 _NAMING = (layout.ATTRIBUTE, layout.LOCAL, layout.CELL)
-
-
-def _contents(graph, nodes):
-    """A closure variable is behind its cell."""
-    for node in nodes:
-        yield node
-        if graph.type_name(node) == "cell":
-            yield from (edge.target for edge in graph.edges_from(node))
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +199,13 @@ def test_the_frame_of_a_generator_is_the_generator():
                ("list", "list", "[*]"), ("int", "int", ""))
     assert words(new) == words(old) == ["generator rows.seen", "list[*]", "int"]
     assert fingerprint(new) == fingerprint(old)
+
+
+def test_a_chain_is_told_once_however_long_it_is():
+    link = [("Check", "net.Check", "._error"), ("OSError", "OSError", ".__traceback__"), ("traceback", "traceback", ".tb_frame"),
+            ("check() at net.py:7", "frame", ".last")]
+    short, long = (path(("module net", "module", ".last", "no"), *link * times, ("Check", "net.Check", "")) for times in (2, 40))
+    assert fingerprint(short) == fingerprint(long)
 
 
 def test_what_should_be_gone_ends_the_part_that_counts():
