@@ -177,7 +177,7 @@ def _share(name: str, points: Points, load: Points, growth: float, window: Windo
         return None
     unit = median(slopes)
     explained = min(1.0, max(0.0, unit * moved / growth))
-    has_none_left = rest.low is not None and rest.high is not None and rest.low <= 0 <= rest.high
+    has_none_left = rest.low is not None and rest.low <= 0
     is_known_well = rest.high is not None and rest.high * window.length_s <= EXPLAINS * growth
     return LoadShare(name, unit, explained, rest, explained >= EXPLAINS and has_none_left and is_known_well)
 

@@ -52,6 +52,11 @@ def test_a_leak_under_a_load_that_comes_and_goes_is_not_explained() -> None:
     assert found is None or not found.is_explained
 
 
+def test_memory_that_falls_at_equal_load_leaves_nothing_to_explain() -> None:
+    found = explained(minute(lambda t: MIB * (waves(t) - 0.3 * t), inflight_count=waves))
+    assert found is not None and found.rest.high is not None and found.rest.high < 0 and found.is_explained
+
+
 def test_a_slow_leak_under_a_large_load_is_not_explained() -> None:
     found = explained(minute(lambda t: MIB * waves(t) + 0.1 * MIB * t, inflight_count=waves))
     assert found is not None and not found.is_explained and found.rest.low is not None and found.rest.low > 0
