@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from base64 import b32encode
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -15,14 +13,14 @@ from numpy.typing import NDArray
 
 from leakscope.analyse import naming, retention
 from leakscope.analyse.dominators import device_name
-from leakscope.analyse.growth import Accumulation, Growth, PathTable, below_classes, masked_text
+from leakscope.analyse.growth import Accumulation, Growth, PathTable, below_classes
 from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.retention import Retention
 from leakscope.analyse.sites import Wanted
 from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
-from leakscope.model import Layer, Path, Step
+from leakscope.model import Layer, Path
 
 Array = NDArray[Any]
 
@@ -203,15 +201,3 @@ def node_growth(growth: Growth, pile: Accumulation) -> int:
     """How many objects more there are at and below the members than in the first snapshot."""
     inside = below_classes(growth.table, list(pile.member_classes) or [pile.owner_class])
     return int((growth.count[-1, inside] - growth.count[0, inside]).sum())
-
-
-def fingerprint(path: Path, cycle: Sequence[str] = ()) -> str:
-    """`LS1-` and 16 letters: the same for the same leak in every run (knowledge page "verdicts and reports", section 3.3)."""
-    parts = list(cycle) or [_normalised(step) for step in path.steps]
-    digest = sha256("\x1f".join(["LS1", *parts]).encode()).digest()
-    return "LS1-" + b32encode(digest[:10]).decode()
-
-
-def _normalised(step: Step) -> str:
-    name = re.sub(r" at .*", "", step.name)
-    return masked_text(f"{name}|{step.edge}")

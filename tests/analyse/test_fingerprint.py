@@ -202,9 +202,10 @@ def test_the_frame_of_a_generator_is_the_generator():
 
 
 def test_a_chain_is_told_once_however_long_it_is():
-    link = [("Check", "net.Check", "._error"), ("OSError", "OSError", ".__traceback__"), ("traceback", "traceback", ".tb_frame"),
-            ("check() at net.py:7", "frame", ".last")]
-    short, long = (path(("module net", "module", ".last", "no"), *link * times, ("Check", "net.Check", "")) for times in (2, 40))
+    link = [("Check", "net.Check", "._error"), ("OSError", "OSError", ".__traceback__"),
+            ("traceback", "traceback", ".tb_frame"), ("check() at net.py:7", "frame", ".last")]
+    short, long = (path(("module net", "module", ".last", "no"), *link * times, ("Check", "net.Check", ""))
+                   for times in (2, 40))
     assert fingerprint(short) == fingerprint(long)
 
 
