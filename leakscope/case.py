@@ -174,7 +174,9 @@ class Case:
         whole = [graph for graph in running if graph.t_s + graph.info.get("pause_ns", 0) / 1e9 < self.window.end_s - END_S]
         running = whole if len(whole) >= LEAST_SNAPSHOTS else running
         settled = [graph for graph in running if graph.t_s >= account.import_end_s(self.timeline)]
-        return settled if len(settled) >= LEAST_SNAPSHOTS else running
+        is_enough = len(settled) >= LEAST_SNAPSHOTS or len(settled) == 2 and len(running) == LEAST_SNAPSHOTS and (
+            self._two_are_enough(settled, account.private_memory(self.program_timeline)))
+        return settled if is_enough else running
 
     @cached_property
     def _read(self) -> _Read:
@@ -246,12 +248,16 @@ class Case:
         """True if growth can be told: from three snapshots, or from two where the process grew steadily to the end."""
         if len(self.compared) != 2:
             return len(self.compared) >= LEAST_SNAPSHOTS
+        return self._two_are_enough(self.compared, self.memory.points)
+
+    def _two_are_enough(self, pair: Sequence[HeapGraph | Stored], points: account.Points) -> bool:
+        """True if the process grew steadily from the first of two snapshots to its end, which was after the last imports."""
         modules = account.column(self.timeline, "modules")
-        before = [count for at_s, count in modules if at_s <= self.compared[0].t_s]
+        before = [count for at_s, count in modules if at_s <= pair[0].t_s]
         if before and before[-1] < ALL_IMPORTED * modules[-1][1]:
             return False  # what the last imports brought would be taken for growth
-        points, since = self.memory.points, account.Window(self.compared[0].t_s, self.window.end_s)
-        parts = footprint.growth_around(points, self.compared[0].t_s, self.compared[1].t_s)
+        since = account.Window(pair[0].t_s, self.window.end_s)
+        parts = footprint.growth_around(points, pair[0].t_s, pair[1].t_s)
         if parts is not None and sum(parts) >= STALL_BYTES and min(parts) >= STEADY_SHARE * sum(parts):
             return True
         late = footprint.late_share(points, since, STALL_PART, self._pauses)

@@ -181,7 +181,7 @@ def completed(case: Case, finding: Finding) -> Finding:
     if case.follows_load and finding.path is None and case.load is not None:
         reasons.append(f"{case.load.explained_ratio:.0%} of the growth follows the load ({case.load.covariate})")
         level = Confidence.LOW
-    if refuted := coverage.against(case.layers, finding.layer, growth):
+    if refuted := coverage.against(case.layers, "python" if finding.path else finding.layer, growth):
         reasons.append(refuted)
         level = Confidence.LOW
     if "K" in have and level is Confidence.MEDIUM:

@@ -67,7 +67,8 @@ def ranked(findings: Sequence[Finding]) -> list[Finding]:
 
     def order(finding: Finding) -> tuple[bool, bool, int, int, str, str]:
         share = growth_of(finding) if finding.leak_share_bytes is None else finding.leak_share_bytes
-        return (not is_claim(finding), is_owned and not finding.path, -share, -growth_of(finding), finding.rule.code, finding.owner)
+        return (not is_claim(finding), is_owned and not finding.path, -share, -growth_of(finding), finding.rule.code,
+                finding.owner)
 
     return sorted(findings, key=order)
 

@@ -15,7 +15,7 @@ import numpy as np
 from leakscope.analyse import kernel, naming, retention
 from leakscope.analyse.growth import Accumulation, PathTable, below_classes
 from leakscope.analyse.paths import Tree
-from leakscope.analyse.reachability import garbage, held_from_outside
+from leakscope.analyse.reachability import garbage, held_by_c
 from leakscope.analyse.retention import Retention
 from leakscope.heap import layout
 from leakscope.heap.graph import Array, HeapGraph
@@ -27,7 +27,8 @@ MOST_LEVELS = 64  # of dominators that are climbed; ours
 OWN_SHARE = 0.5  # of its bytes are freed: the owner alone is enough; knowledge page, section 2.1, bit C
 HOLDER_SHARE = 0.25  # of the newest entries are held by somebody: then that is a holder of the pile; ours
 # Not holders: what every object of a kind refers to from anywhere.
-_NO_HOLD = frozenset({layout.TYPE})
+_NO_HOLD = frozenset({layout.TYPE, layout.STACK})
+_TASK = layout.ROOT_KINDS.index("task")
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def cut(graph: HeapGraph, tree: Tree, table: PathTable, pile: Accumulation, kept
     if pile.owner_node >= 0 and not len(owners):
         owners = np.array([pile.owner_node])
     below = _below(table, pile, members)
-    roots = np.flatnonzero(held_from_outside(graph) | garbage(graph))
+    roots = _roots(graph)
     if pile.owner_node < 0:  # the entries are roots themselves
         roots = np.setdiff1d(roots, members, assume_unique=True)
     freed = _freed(graph, roots, owners, below)
@@ -104,6 +105,13 @@ def cut(graph: HeapGraph, tree: Tree, table: PathTable, pile: Accumulation, kept
     return Cut(kept, freed, tuple(others), most if others else None, _point(graph, tree, kept_by.idom, members, inside, owners))
 
 
+def _roots(graph: HeapGraph) -> Array:
+    """The nodes that are held whoever lets go: named roots but pending tasks, of which asyncio keeps only a weak list."""
+    held = held_by_c(graph) | garbage(graph)
+    held[graph.root_node[graph.root_kind != _TASK]] = True
+    return np.flatnonzero(held)
+
+
 def _below(table: PathTable, pile: Accumulation, members: Array) -> Array:
     if not pile.member_classes:
         return members
@@ -116,7 +124,8 @@ def _freed(graph: HeapGraph, roots: Array, blocked: Array, below: Array) -> int:
     seen = np.zeros(graph.node_count, np.uint8)
     seen[blocked] = 1
     starts = kernel.nodes(roots)
-    kernel.active.reach(start, target, starts, None, seen, np.empty(len(starts), np.uint8))
+    lasting = graph.edge_label >> layout.EDGE_KIND_SHIFT != layout.STACK  # a call's own stack holds nothing after the call
+    kernel.active.reach(start, target, starts, kernel.mask(lasting), seen, np.empty(len(starts), np.uint8))
     return int(graph.shallow_bytes[below[seen[below] == 0]].sum())
 
 

@@ -36,14 +36,14 @@ def _explains(first: Finding, other: Finding) -> bool:
         return False
     if first.owner == other.owner and _holder(first) == _holder(other):
         return True
-    entry = first.path.text
-    return entry.endswith(_ENTRY) and other.path.text.startswith(entry) and other.path.text != entry
+    entry, text = first.path.text, other.path.text
+    return _ENTRY in entry and (text == entry or text.startswith((f"{entry}.", f"{entry}[")))
 
 
 def _holder(finding: Finding) -> str:
     """The path up to the container whose entries pile up."""
     text = finding.path.text if finding.path else ""
-    return text.removesuffix(_ENTRY).removesuffix(".keys()")
+    return text[:text.rfind(_ENTRY)].removesuffix(".keys()") if _ENTRY in text else text
 
 
 def _told(first: Finding, others: Sequence[Finding]) -> Finding:

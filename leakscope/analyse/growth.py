@@ -31,6 +31,7 @@ FOLDED_DEPTH = 400  # nodes further down share the class of the path above them;
 LEAST_ENTRIES = 5  # fewer additional objects are start-up, whatever they weigh; ours
 TUPLE_PLACES = 8  # longer tuples are lists that cannot change; ours
 TYPE_STEPS, TYPE_SHARE = 12, 0.5  # how far below an entry its class is looked for, and with what part of the bytes; ours
+_FUNCTION = layout.NODE_KINDS.index("function")
 _SPEAKING_KINDS = frozenset(layout.NODE_KINDS.index(kind) for kind in ("exception", "function", "generator", "task", "type"))
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
 
@@ -344,27 +345,30 @@ def leaked_type(graph: HeapGraph, table: PathTable, rows: list[int]) -> str:
 
     An entry that is a tuple of a request and its body is "requests" to a person, and a callback in a tuple, or the key of a
     selector, stands for the connection behind it. So from the entry with most bytes follow the heaviest child for as long as
-    most of the bytes hang on it, and name the first class of the program or of a library; else the first of any kind.
+    most of the bytes hang on it, and name the first class of the program or of a library; else a task or an error on the way;
+    else the first class of any kind.
     """
     row = max(rows, key=lambda each: (int(table.subtree_bytes[each]), -each))
     often = [each for each in rows if 2 * table.count[each] >= max(table.count[rows])]
     entry = max(often, key=lambda each: (int(table.subtree_bytes[each]), -each))
     if _speaks(graph, table, entry):
         return _dominant(graph, table, entry).full
-    whole, named = int(table.subtree_bytes[row]), ""
+    whole, named, speaking = int(table.subtree_bytes[row]), "", ""
     for _ in range(TYPE_STEPS):
         name = _dominant(graph, table, row)
         if name.module != "builtins":
             if not naming.is_stdlib(name.module):
                 return name.full
             named = named or name.full
+        if graph.kind[table.example[row]] in _SPEAKING_KINDS - {_FUNCTION}:
+            speaking = speaking or name.full
         children = np.flatnonzero(table.parent == row)
         if not len(children):
             break
         row = int(children[np.argmax(table.subtree_bytes[children])])
         if table.subtree_bytes[row] < TYPE_SHARE * whole:
             break
-    return named or _dominant(graph, table, entry).full
+    return speaking or named or _dominant(graph, table, entry).full
 
 
 def _speaks(graph: HeapGraph, table: PathTable, row: int) -> bool:

@@ -53,10 +53,17 @@ def held_from_outside(graph: HeapGraph) -> Array:
     code holds): compare snapshots before calling it a leak. A count that is too low says nothing: the target went on while it
     was looked at.
     """
+    held = held_by_c(graph).copy()
+    held[graph.root_node] = True
+    return held
+
+
+@once_per_graph
+def held_by_c(graph: HeapGraph) -> Array:
+    """Return (N,) bool: the same without the named roots, which may be no holders but only places where one looks."""
     held = np.empty(graph.node_count, dtype=np.uint8)
     kernel.active.outside(kernel.nodes(graph.edge_target), kernel.column(graph.refcount, "<u4"),
                           kernel.column(graph.address, "<u8"), held)
-    held[graph.root_node] = True
     return held.view(np.bool_)
 
 

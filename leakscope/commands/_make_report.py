@@ -99,7 +99,8 @@ def _report(session: sessions.Session, processes: Sequence[sessions.SessionProce
     findings = verdict.ranked([finding for each in examined for finding in each.findings])
     findings = grouping.grouped(findings)[:MOST_FINDINGS]
     shown = _shown_case(examined, findings)
-    dismissed = sorted((what for each in examined for what in each.dismissed), key=lambda what: -(what.growth_bytes or 0))
+    dismissed = sorted((what for each in examined for what in each.dismissed),
+                       key=lambda what: (not what.owner, -(what.growth_bytes or 0)))
     if shown.memory.is_estimated:
         skipped = [*skipped, ESTIMATED]
     notes = [*skipped, *(note for process in processes for note in _notes(process))]

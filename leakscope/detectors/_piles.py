@@ -127,10 +127,17 @@ def finding(case: Case, pile: Pile, rule: Rule, remedy: str, proven: Proven) -> 
         object_count=None if accumulation.is_buffer else accumulation.counts[-1],
         objects_per_s=None if rate is None or accumulation.is_buffer else round(rate.value, 3),
         retained_bytes=sums.retained_bytes, growth_bytes={"host": growth}, share_of_growth_ratio=share,
-        frees_bytes=sums.frees_bytes if cut is None or cut.is_enough else cut.freed_bytes, site=origin.first,
+        frees_bytes=_frees(sums.frees_bytes, cut), site=origin.first,
         sites=origin.places, also_held_by=others, reasons=(*reasons, *origin.reasons), doubts=(*doubts, *origin.doubts),
         remedy=remedy, counts=accumulation.counts, evidence=bits, cohorts=() if cohorts is None else cohorts.counts,
         leak_share_bytes=growth if cut is None else cut.share_of(growth), **proof.rates(case, facts))  # type: ignore[arg-type]
+
+
+def _frees(retained_bytes: int, cut: Cut | None) -> int:
+    """What is freed: dominators know it where the owner alone frees it, with the owner itself."""
+    if cut is None:
+        return retained_bytes
+    return max(retained_bytes, cut.freed_bytes) if cut.is_enough else cut.freed_bytes
 
 
 def _unit(pile: Pile) -> str:
@@ -142,7 +149,7 @@ def _others(case: Case, pile: Pile, cut: Cut | None) -> tuple[str, ...]:
     """Who else holds what piles up: by the votes of the newest entries where the owner alone frees little."""
     if pile.accumulation.is_buffer:
         return ()
-    if cut is not None and cut.others:
+    if cut is not None:
         return tuple(holder.name for holder in cut.others)
     return tuple(retention.other_holders(case.last, case.tree(case.last), pile.accumulation.member_node))
 
