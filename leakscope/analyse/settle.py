@@ -18,6 +18,7 @@ Sample = dict[str, Any]
 GONE, STAYS = 0.1, 0.5  # MemLab's settle check
 NATURAL_PAUSE_S = 10.0  # a pause nobody asked for counts from this length; ours: keep-alive and timers are over by then
 REST_S = 3.0  # a snapshot in such a pause is one of it from this long after its beginning; ours
+REST_CPU_NS = 100_000_000  # of processor time after a snapshot in a pause are no load yet; ours (as agent/settling.py)
 END_CPU_NS = 500_000_000  # of processor time behind the last pause are no load: a program takes itself apart; ours
 LEAST_GROWTH_SHARE = 0.25  # of all its growth a pile must have before the pause, else the pause says nothing of it; ours
 
@@ -97,6 +98,57 @@ def _share_at(counts: Sequence[float], position: int, pauses: set[int]) -> float
     if grown <= 0 or grown < LEAST_GROWTH_SHARE * (max(counts) - first):
         return None
     return min(1.0, max(0.0, (counts[position] - first) / grown))
+
+
+def pauses(timeline: Sequence[Sample], snapshots: Sequence[Mapping[str, Any]]) -> list[layers.Window]:
+    """Return the pauses that somebody asked for and that came, in time order: from their beginning to the next load.
+
+    Args:
+        snapshots: done.json of all, in time order.
+    """
+    found: list[layers.Window] = []
+    for rung in filter(None, (_rung(0, done, ()) for done in snapshots)):
+        start = max(rung.t_s - rung.quiet_s, found[-1].end_s if found else 0.0)
+        later = [row for row in timeline if row["t_ns"] / 1e9 > rung.t_s and row.get("cpu_ns") is not None]
+        still = [row for row in later if _is_rest(later[0], row)]
+        end = still[-1]["t_ns"] / 1e9 if still else rung.t_s
+        if end > start:
+            found.append(layers.Window(start, end))
+    return found
+
+
+def _is_rest(first: Sample, row: Sample) -> bool:
+    """True if there was no load between two samples. What a collection or a snapshot took does not count as one."""
+    quiet_ns = layout.QUIET_CPU * (row["t_ns"] - first["t_ns"]) + REST_CPU_NS
+    return bool(row["cpu_ns"] - first["cpu_ns"] <= quiet_ns and row.get("work_count") == first.get("work_count"))
+
+
+class LoadClock:
+    """Time in which there was load: pauses are cut out, so that growth is not called slower for a pause in it."""
+
+    def __init__(self, rests: Sequence[layers.Window]) -> None:
+        self._rests = rests
+
+    def at(self, t_s: float) -> float:
+        """Return the seconds of load up to a time of the session."""
+        return t_s - sum(max(0.0, min(t_s, rest.end_s) - rest.start_s) for rest in self._rests)
+
+    def window(self, window: layers.Window) -> layers.Window:
+        """Return a window by this clock."""
+        return layers.Window(self.at(window.start_s), self.at(window.end_s))
+
+    def points(self, points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        """Return points by this clock, without those in pauses."""
+        return [(self.at(t_s), y) for t_s, y in points if not self.rests_at(t_s)]
+
+    def rests_at(self, t_s: float) -> bool:
+        """True if there is no load at a time of the session."""
+        return any(rest.start_s < t_s < rest.end_s for rest in self._rests)
+
+    def load_ratio(self, window: layers.Window) -> float:
+        """Return the part of a window in which there was load: a rate a second of load times this is one a second."""
+        inside = self.window(window)
+        return inside.length_s / window.length_s if window.length_s > 0 else 1.0
 
 
 def up_to_the_end_of_load(timeline: Sequence[Sample], snapshots: Sequence[Mapping[str, Any]]) -> Sequence[Sample]:

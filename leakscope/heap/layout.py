@@ -15,6 +15,7 @@ from leakscope.agent.format import (
     KEY_OBJECT,
     LOCAL,
     NODE_KINDS,
+    QUIET_CPU,
     ROOT_KINDS,
     STACK,
     STATES,
@@ -26,5 +27,5 @@ from leakscope.agent.format import (
 )
 
 __all__ = ["ATTRIBUTE", "CELL", "CONTENTS", "EDGE_KINDS", "EDGE_KIND_SHIFT", "EDGE_VALUE_MASK", "ELEMENT", "IMMORTAL", "INDEX",
-           "INTERNAL", "KEY", "KEY_OBJECT", "LOCAL", "NODE_KINDS", "ROOT_KINDS", "STACK", "STATES", "STORAGE", "TYPE",
-           "UNKNOWN", "edge_label", "is_quiet"]
+           "INTERNAL", "KEY", "KEY_OBJECT", "LOCAL", "NODE_KINDS", "QUIET_CPU", "ROOT_KINDS", "STACK", "STATES", "STORAGE",
+           "TYPE", "UNKNOWN", "edge_label", "is_quiet"]

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from leakscope.analyse.settle import quiet_stretches, settle_of, surviving_share, up_to_the_end_of_load, why_none
+from leakscope.analyse.layers import Window
+from leakscope.analyse.settle import (
+    LoadClock,
+    pauses,
+    quiet_stretches,
+    settle_of,
+    surviving_share,
+    up_to_the_end_of_load,
+    why_none,
+)
 
 MS = 1_000_000
 
@@ -120,6 +129,22 @@ def test_a_pause_before_the_load_or_between_two_does_not_end_it() -> None:
 
 def test_without_a_pause_all_is_load() -> None:
     assert seconds_of_load(rows((30, 700))) == pytest.approx(29.9)
+
+
+def test_a_pause_lasts_from_its_beginning_to_the_next_load() -> None:
+    timeline = rows((10, 700), (8, 5), (10, 700), (6, 5))
+    found = pauses(timeline, [snapshot(2), snapshot(15, "settle", quiet_s=4.5, collected=True),
+                              snapshot(33, "settle", quiet_s=5.0, collected=True)])
+    assert [(round(rest.start_s, 1), round(rest.end_s)) for rest in found] == [(10.5, 18), (28.0, 34)]
+    assert pauses(timeline, [snapshot(15)]) == []
+
+
+def test_the_clock_of_the_load_stands_still_in_pauses() -> None:
+    clock = LoadClock([Window(10.0, 18.0), Window(30.0, 40.0)])
+    assert [clock.at(t_s) for t_s in (5.0, 12.0, 18.0, 20.0, 50.0)] == [5.0, 10.0, 10.0, 12.0, 32.0]
+    assert clock.points([(9.0, 1.0), (12.0, 2.0), (19.0, 3.0)]) == [(9.0, 1.0), (11.0, 3.0)]
+    assert clock.window(Window(0.0, 40.0)) == Window(0.0, 22.0) and clock.load_ratio(Window(0.0, 40.0)) == 0.55
+    assert LoadClock([]).at(7.0) == 7.0 and LoadClock([]).load_ratio(Window(3.0, 9.0)) == 1.0
 
 
 def test_why_there_is_no_snapshot_of_a_pause() -> None:
