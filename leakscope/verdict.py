@@ -20,7 +20,8 @@ LEAST_RUN_S = 2.0  # shorter runs say nothing about growth
 LEAST_SAMPLES = 12
 WANTED_RUN_S = 60.0  # what is asked for where a run was too short; ours
 STEP_SHARE = 0.8  # of all growth in one step: it is kept once, and no rate; ours
-HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", "it follows the load")  # how reasons begin
+HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", "it follows the load",
+            "allocator high water")  # how reasons begin
 ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run counts for the rate
 
 _CLASS_OF_RULE = {"LS1": VerdictClass.PYTHON_LEAK, "LS2": VerdictClass.DELAYED_GARBAGE, "LS109": VerdictClass.NATIVE_LEAK,
@@ -131,7 +132,7 @@ def sentence_of(finding: Finding, unit: str = "unit of work") -> str:
     added = finding.counts[-1] - finding.counts[0] if finding.counts else finding.object_count
     pace = f", {finding.objects_per_s:.1f} a second" if finding.objects_per_s else ""
     if finding.bytes_per_work and finding.bytes_per_work.bytes_per_s > 0:
-        pace += f", {bytes_text(finding.bytes_per_work.bytes_per_s)} a {unit}"
+        pace += f", {bytes_text(finding.bytes_per_work.bytes_per_s)} per {unit}"
     return f"{finding.owner} grew by {count_text(added)} {finding.leaked_type}, {growth}{part}{pace}."
 
 
@@ -196,6 +197,6 @@ def _power(case: Case, what: str) -> Verdict:
     least = max(noise, CLAIM_BYTES / max(case.window.length_s, 1e-9))
     done = work.rate_per_work(case.memory.points, case.timeline, case.window)
     each = least / done.units_per_s if done and done.units_per_s > 0 else None
-    seen = f"{bytes_text(least)} a second" + (f", or {bytes_text(each)} a {case.unit_of_work}," if each is not None else "")
+    seen = f"{bytes_text(least)} a second" + (f", or {bytes_text(each)} per {case.unit_of_work}," if each is not None else "")
     return Verdict(VerdictClass.NO_LEAK, Confidence.MEDIUM, f"{what}; growth of {seen} or more would have been seen.",
                    smallest_leak_bytes_per_s=least, smallest_leak_bytes_per_work=each)

@@ -81,7 +81,7 @@ SAMPLE_COLUMNS = (
     "arena_bytes", "arena_used_bytes",  # pymalloc's arenas: what they take, and what of it is blocks in use
     "arena_pools", "arena_sparse_pools",  # pools of them with any block in use; with less than a quarter of their bytes
     "children", "children_ended",  # direct child processes; those of them that have ended and were not waited for
-    "shared_files", "shared_file_bytes",  # files in /dev/shm that this user made since the process came up
+    "shared_files", "shared_file_bytes",  # files in /dev/shm of this user since the process came up; if it uses any
     "gc_count0", "gc_count1", "gc_count2",
     "gc_collections", "gc_collections2",  # all generations; the oldest alone
     "gc_collected", "gc_uncollectable", "gc_pause_ns",  # totals so far; the pause is the agent's callback clock

@@ -1,6 +1,7 @@
 """What a process keeps outside its own memory: child processes, and files in shared memory. Linux; absent elsewhere."""
 
 import os
+import sys
 
 from .thread import read_small
 
@@ -42,13 +43,20 @@ class SharedFiles:
         self._folder = folder
         self._user = os.geteuid()
         self._before = frozenset()
+        self._is_used = False
         try:
             self._before = frozenset(number for number, _ in self._files())
         except OSError:
             pass
 
     def read(self, row):
-        """Add `shared_files` and `shared_file_bytes`."""
+        """Add `shared_files` and `shared_file_bytes`, once this process has something to do with shared memory.
+
+        A file does not say who made it: other programs of the user have theirs in the same folder.
+        """
+        if not row.get("shmem_bytes") and "_posixshmem" not in sys.modules and not self._is_used:
+            return
+        self._is_used = True
         sizes = [size for number, size in self._files() if number not in self._before]
         row["shared_files"], row["shared_file_bytes"] = len(sizes), sum(sizes)
 

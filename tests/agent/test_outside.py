@@ -43,15 +43,29 @@ def test_files_that_came_since_the_start_count_with_their_size_and_go_with_it(tm
     files = outside.SharedFiles(str(tmp_path))
     (tmp_path / "psm_1").write_bytes(b"x" * 9000)
     (tmp_path / "sem.mp-1").write_bytes(b"x" * 9000)
-    row: dict[str, int] = {}
+    row: dict[str, int] = {"shmem_bytes": 4096}
     files.read(row)
     assert row["shared_files"] == 1 and 9000 <= row["shared_file_bytes"] <= 16384
     (tmp_path / "psm_1").unlink()
+    row = {}  # it has let go of all: what is left counts all the same
     files.read(row)
     assert row == {"shared_files": 0, "shared_file_bytes": 0}
+
+
+def test_a_process_that_uses_no_shared_memory_does_not_count_that_of_others(tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "_posixshmem", raising=False)
+    files = outside.SharedFiles(str(tmp_path))
+    (tmp_path / "psm_1").write_bytes(b"x" * 9000)
+    row: dict[str, int] = {"shmem_bytes": 0}
+    files.read(row)
+    assert "shared_files" not in row
+    monkeypatch.setitem(sys.modules, "_posixshmem", sys)
+    files.read(row)
+    assert row["shared_files"] == 1
 
 
 def test_where_there_is_no_such_folder_the_gauge_says_so(tmp_path: Path) -> None:
     files = outside.SharedFiles(str(tmp_path / "none"))
     with pytest.raises(OSError):
-        files.read({})
+        files.read({"shmem_bytes": 1})
