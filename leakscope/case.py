@@ -119,6 +119,11 @@ class Case:
         return account.judged_window(settle.up_to_the_end_of_load(self.timeline, [graph.info for graph in self.graphs]))
 
     @cached_property
+    def clock(self) -> settle.LoadClock:
+        """The clock that stands still in the pauses that were asked for."""
+        return settle.LoadClock(settle.pauses(self.timeline, [graph.info for graph in self.graphs]))
+
+    @cached_property
     def load(self) -> work.LoadShare | None:
         """What of the growth of memory the load explains; None where there is no load that came and went."""
         return work.explained_by_load(self.memory.points, self.timeline, self.window)
@@ -145,8 +150,9 @@ class Case:
 
     @cached_property
     def trend(self) -> account.MemoryTrend | None:
-        """How private memory moved in the window."""
-        return account.memory_trend(self.memory.points, self.window)
+        """How private memory moved in the window; its halves are those of the time of load, its rates those of all time."""
+        found = account.memory_trend(self.clock.points(self.memory.points), self.clock.window(self.window))
+        return found and found.slowed(self.clock.load_ratio(self.window), self.window)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -171,8 +177,12 @@ class Case:
         running = [graph for graph in loaded if graph.info.get("kind") != "exit"]
         if len(running) < 2:
             running = loaded
-        whole = [graph for graph in running if graph.t_s + graph.info.get("pause_ns", 0) / 1e9 < self.window.end_s - END_S]
+        end_s = self.timeline[-1]["t_ns"] / 1e9 if self.timeline else 0.0
+        whole = [graph for graph in running if graph.t_s + graph.info.get("pause_ns", 0) / 1e9 < end_s - END_S]
         running = whole if len(whole) >= LEAST_SNAPSHOTS else running
+        # one of each pause: nothing grows in it
+        moments = {round(self.clock.at(graph.t_s), 3): graph for graph in reversed(running)}
+        running = [*reversed(moments.values())] if len(moments) >= LEAST_SNAPSHOTS else running
         settled = [graph for graph in running if graph.t_s >= account.import_end_s(self.timeline)]
         is_enough = len(settled) >= LEAST_SNAPSHOTS or len(settled) == 2 and len(running) == LEAST_SNAPSHOTS and (
             self._two_are_enough(settled, account.private_memory(self.program_timeline)))
@@ -380,7 +390,7 @@ class Case:
 
     def steady(self, values: Sequence[int]) -> float | None:
         """How the growth of a number over the compared snapshots went on: 1 steady, near 0 a plateau; None unknown."""
-        return slowing_ratio(list(zip(self.times_s, map(float, values))))
+        return slowing_ratio(list(zip(map(self.clock.at, self.times_s), map(float, values))))
 
     def has_stalled(self, node_growth: int) -> bool:
         """True if what grew by so many objects between the snapshots grows no more: the last third of the run shows it.
@@ -391,7 +401,8 @@ class Case:
             return False
         name = "py_blocks" if node_growth >= STALL_OBJECTS else "malloc_used_bytes"
         since = account.Window(self.compared[0].t_s, self.window.end_s)
-        late = footprint.late_share(account.column(self.timeline, name), since, STALL_PART, self._pauses)
+        stops = [*self._pauses, *self.clock.rests]
+        late = footprint.late_share(account.column(self.timeline, name), since, STALL_PART, stops)
         least = node_growth / 4 if name == "py_blocks" else STALL_BYTES
         return late is not None and late[0] >= least and late[1] < STALL_SHARE
 

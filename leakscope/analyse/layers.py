@@ -78,6 +78,11 @@ class MemoryTrend(NamedTuple):
         rises = self.tail_slope is not None and self.tail_slope.value > 0
         return rises and self.growth_bytes > 0 and self.tail_growth_bytes >= GOES_ON_SHARE * self.growth_bytes
 
+    def slowed(self, ratio: float, window: Window) -> MemoryTrend:
+        """Return the same growth over a longer `window`, of which the time it was told from is this part."""
+        return self._replace(window=window, slope=self.slope and self.slope.times(ratio),
+                             tail_slope=self.tail_slope and self.tail_slope.times(ratio))
+
 
 def heap_totals(graph: HeapGraph) -> HeapTotals:
     """Sum a snapshot up."""

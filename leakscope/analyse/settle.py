@@ -127,11 +127,11 @@ class LoadClock:
     """Time in which there was load: pauses are cut out, so that growth is not called slower for a pause in it."""
 
     def __init__(self, rests: Sequence[layers.Window]) -> None:
-        self._rests = rests
+        self.rests = tuple(rests)
 
     def at(self, t_s: float) -> float:
         """Return the seconds of load up to a time of the session."""
-        return t_s - sum(max(0.0, min(t_s, rest.end_s) - rest.start_s) for rest in self._rests)
+        return t_s - sum(max(0.0, min(t_s, rest.end_s) - rest.start_s) for rest in self.rests)
 
     def window(self, window: layers.Window) -> layers.Window:
         """Return a window by this clock."""
@@ -143,7 +143,7 @@ class LoadClock:
 
     def rests_at(self, t_s: float) -> bool:
         """True if there is no load at a time of the session."""
-        return any(rest.start_s < t_s < rest.end_s for rest in self._rests)
+        return any(rest.start_s < t_s < rest.end_s for rest in self.rests)
 
     def load_ratio(self, window: layers.Window) -> float:
         """Return the part of a window in which there was load: a rate a second of load times this is one a second."""

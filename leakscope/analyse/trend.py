@@ -30,6 +30,11 @@ class Slope(NamedTuple):
         """True if the whole interval is above zero."""
         return self.value > 0 and (self.low is None or self.low > 0)
 
+    def times(self, factor: float) -> Slope:
+        """Return the slope over a unit of x that is so many of the old ones."""
+        low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
+        return Slope(self.value * factor, low, high)
+
 
 def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> list[tuple[float, float]]:
     """Return at most `most` of the points, evenly picked, first and last among them."""

@@ -27,6 +27,11 @@ def test_noise_without_a_trend_has_an_interval_around_zero():
     assert not slope.is_positive
 
 
+def test_a_slope_can_be_told_for_another_unit():
+    assert theil_sen([(float(x), 3.0 * x) for x in range(20)]).times(0.5) == (1.5, 1.5, 1.5)
+    assert theil_sen([(0.0, 0.0), (1.0, 2.0)]).times(10) == (20.0, None, None)
+
+
 def test_one_point_has_no_slope():
     assert theil_sen([(1.0, 5.0)]) is None
     assert theil_sen([(1.0, 5.0), (1.0, 7.0)]) is None
