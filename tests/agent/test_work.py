@@ -45,7 +45,7 @@ class Counting:
     def __init__(self) -> None:
         self.ticks = Ticks()
         self.changes: list[list[str]] = []
-        self.work = Work(self.ticks, lambda: self.changes.append(list(self.work.sources)))
+        self.work: Any = Work(self.ticks, lambda: self.changes.append(list(self.work.sources)))
         self.elapsed_ns = 0
 
     def search(self) -> None:
@@ -169,7 +169,7 @@ def test_no_code_of_the_program_is_run_for_a_counter(counting: Counting) -> None
             raise AssertionError(f"asked for {name}")
 
         @property
-        def server_state(self) -> Any:
+        def server_state(self) -> Any:  # type: ignore[override]
             raise AssertionError("asked for the state")
 
         def __init__(self) -> None:
@@ -229,10 +229,17 @@ def test_nobody_searches_while_nothing_that_counts_is_loaded(counting: Counting,
 
 def test_searches_become_rarer(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     at: list[int] = []
+
+    def run(_search: object) -> list[Any]:
+        at.append(now_ns)
+        return []
+
     monkeypatch.setattr(work, "thread_time_ns", lambda: 0)
-    monkeypatch.setattr(work._Search, "run", lambda _search: at.append(now_ns) or [])
-    for now_ns in range(0, 200 * SECOND, SECOND // 10):
+    monkeypatch.setattr(work._Search, "run", run)
+    now_ns = 0
+    while now_ns < 200 * SECOND:
         counting.work.search(now_ns)
+        now_ns += SECOND // 10
     steps = [round((later - earlier) / SECOND) for earlier, later in zip(at, at[1:])]
     assert steps == [1, 2, 4, 8, 16, 32, 60, 60]
 
