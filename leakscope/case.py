@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from leakscope.analyse import cohorts, coverage, cuts, footprint, kin, native_sites, settle, work
+from leakscope.analyse import cohorts as births
+from leakscope.analyse import coverage, cuts, footprint, kin, native_sites, settle, work
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
@@ -310,18 +311,18 @@ class Case:
         """Dominators and retained bytes of the last snapshot."""
         return keeping.Retention(self.last)
 
-    def cohorts(self, pile: growing.Accumulation) -> cohorts.Cohorts | None:
+    def cohorts(self, pile: growing.Accumulation) -> births.Cohorts | None:
         """When what piles up was born, and what is left of what earlier snapshots saw; None where nothing says so."""
-        return cohorts.cohorts(self.last, self.growth, pile, [reading.identities for reading in self.readings[:-1]],
+        return births.cohorts(self.last, self.growth, pile, [reading.identities for reading in self.readings[:-1]],
                                self.times_s, self._clock)
 
     @cached_property
-    def _clock(self) -> cohorts.Clock:
-        return cohorts.clock_of(account.column(self.timeline, "work_count"), self._pauses)
+    def _clock(self) -> births.Clock:
+        return births.clock_of(account.column(self.timeline, "work_count"), self._pauses)
 
     def cut(self, pile: growing.Accumulation) -> cuts.Cut:
         """What is freed if the owner of a pile lets go of it, and who else holds it."""
-        newest = cohorts.newest(self.last, self.growth, pile, self.readings[-2].identities) if len(self.readings) > 1 else None
+        newest = births.newest(self.last, self.growth, pile, self.readings[-2].identities) if len(self.readings) > 1 else None
         return cuts.cut(self.last, self.tree(self.last), self.growth.table, pile, self.retention, newest)
 
     @property

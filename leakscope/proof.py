@@ -74,7 +74,7 @@ def rises(case: Case) -> str:
     each = case.per_work(case.memory.points)
     if each is None or each.low is None or each.low <= 0:
         return text
-    return f"{text}, {bytes_text(each.value)} a {case.unit_of_work}"
+    return f"{text}, {bytes_text(each.value)} per {case.unit_of_work}"
 
 
 def _stays(facts: Facts, case: Case) -> str:
@@ -146,7 +146,7 @@ def _unseen_ratio(case: Case) -> float:
     if not gaps or case.window.length_s <= 0:
         return 0.0
     usual = gaps[len(gaps) // 2]
-    return sum(gap for gap in gaps if gap > DRIFT_RATIO * usual) / case.window.length_s
+    return float(sum(gap for gap in gaps if gap > DRIFT_RATIO * usual) / case.window.length_s)
 
 
 def rates(case: Case, facts: Facts) -> dict[str, Rate | int | None]:

@@ -135,14 +135,14 @@ def _point(graph: HeapGraph, tree: Tree, idom: Array, members: Array, inside: Ar
     Eclipse MAT descends from the top for as long as one child keeps 0.7; from below it is the same object, found sooner.
     """
     count = graph.node_count
-    nodes, sizes = members, np.ones(len(members))
+    nodes, sizes = members, np.ones(len(members), np.int64)
     for _ in range(MOST_LEVELS):
         nodes = idom[nodes].astype(np.int64)
         is_known = (nodes >= 0) & (nodes < count)
         if not is_known.any():
             return ""
         nodes, place = np.unique(nodes[is_known], return_inverse=True)
-        sizes = np.bincount(place, weights=sizes[is_known])
+        sizes = np.bincount(place, weights=sizes[is_known]).astype(np.int64)
         best = int(nodes[np.argmax(sizes)])
         if sizes.max() >= POINT_SHARE * len(members) and not inside[best]:
             found = None if best in owners.tolist() else retention.path(graph, tree, best, is_owner=True)
