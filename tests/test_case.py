@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from leakscope.case import Case
 from tests.detectors.cases import detected
 from tests.heaps import heap
@@ -30,7 +32,7 @@ def bursts(left: tuple[int, int, int, int, int, int]) -> Case:
                      "malloc_used_bytes": int((5 << 20) + 4096 * orders), "modules": 100, "py_blocks": 5000 + int(orders)})
     settle = {"kind": "settle", "settle": {"quiet_s": 8.0, "collected": False}}
     times = (3.0, 9.0, 15.0, 18.5, 35.0, 48.5)
-    infos = ({}, {}, {}, settle, {}, settle)
+    infos: tuple[dict[str, Any], ...] = ({}, {}, {}, settle, {}, settle)
     graphs = [heap(STORE, t_s=t_s, info={"index": index, **info}, n=count)
               for index, (t_s, info, count) in enumerate(zip(times, infos, left), 1)]
     return Case(graphs, rows)
@@ -39,7 +41,8 @@ def bursts(left: tuple[int, int, int, int, int, int]) -> Case:
 def test_a_pause_between_two_bursts_does_not_make_a_leak_level_off() -> None:
     case = bursts((600, 1800, 2000, 2000, 3000, 4000))
     assert [graph.t_s for graph in case.compared] == [3.0, 9.0, 15.0, 35.0]
-    assert case.steady([600, 1800, 2000, 3000]) > 0.8
+    steady = case.steady([600, 1800, 2000, 3000])
+    assert steady is not None and steady > 0.8
     assert case.trend is not None and case.trend.goes_on and case.trend.slope is not None and case.trend.slope.is_positive
     findings, _ = detected(case)
     assert [finding.owner for finding in findings] == ["app.store"]
