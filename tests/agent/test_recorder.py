@@ -51,6 +51,14 @@ def test_what_a_program_puts_into_sys_modules_does_not_keep_snapshots_away(tmp_p
     assert process.notes == [] and "manual" in [snapshot["kind"] for snapshot in process.snapshots]
 
 
+def test_what_was_loaded_after_the_start_is_written_down_with_its_version_at_a_snapshot(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    (tmp_path / "shop.py").write_text("__version__ = '2.5.0'")
+    stage.run(sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import shop, _leakscope_agent\n"
+              "_leakscope_agent.snapshot()")
+    assert stage.processes[0].json("process.json")["packages"]["shop"] == "2.5.0"
+
+
 def test_a_short_script_that_grew_gets_its_snapshot_at_exit(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.run(sys.executable, "-c", "kept = [[number] for number in range(300000)]")
