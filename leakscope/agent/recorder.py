@@ -101,7 +101,6 @@ class Recorder:
     def _describe(self):
         """Write process.json, again when other things count work or other packages are loaded than before."""
         if self._described:
-            self._described_modules = len(sys.modules)
             self.files.write(fmt.PROCESS_FILE, {**self._described, "work_sources": self.work.sources,
                                                 "packages": packages.versions()})
 
@@ -282,7 +281,8 @@ class Recorder:
 
     def take(self, kind, row=None, is_waited=True, more=None):
         """Take a snapshot now; return its done.json as a dict, or None (see Snapshots.take)."""
-        if len(sys.modules) != self._described_modules:
+        if len(sys.modules) != self._described_modules:  # not when the thread comes up: a package may be half imported
+            self._described_modules = len(sys.modules)
             self._describe()
         return self.snapshots.take(kind, row, is_waited, more)
 
