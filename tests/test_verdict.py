@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from leakscope import verdict
 from leakscope.case import Case
 from leakscope.model import VerdictClass
@@ -103,3 +105,75 @@ def test_what_our_own_walks_may_have_left_with_the_allocator_is_no_fragmentation
     for graph in walked:
         graph.info["pause_ns"] = int(1e9)
     assert judged(Case(walked, examined.timeline)).kind is not VerdictClass.FRAGMENTATION
+
+
+def test_a_run_that_was_too_short_says_what_to_run():
+    answer = judged(Case([], timeline(1, every_s=0.1, rss_bytes=MIB, anon_bytes=MIB)))
+    assert "too short" in answer.sentence
+    assert answer.sentence.endswith("let it work for 1 min 0 s or more: leakscope run -- COMMAND.")
+
+
+def test_no_leak_has_its_power_a_second_and_per_unit_of_work():
+    examined = Case([], timeline(60, rss_bytes=90 * MIB, anon_bytes=80 * MIB, work_count=lambda t: 10 * t),
+                    {"work_sources": ["uvicorn requests"]})
+    answer = judged(examined)
+    assert answer.kind is VerdictClass.NO_LEAK
+    assert answer.smallest_leak_bytes_per_s is not None
+    assert answer.smallest_leak_bytes_per_work is not None
+    assert abs(answer.smallest_leak_bytes_per_work - answer.smallest_leak_bytes_per_s / 10) < 1
+    assert "per request" in answer.sentence
+
+
+def test_without_work_no_leak_says_nothing_per_unit_of_it():
+    answer = judged(Case([], timeline(60, rss_bytes=90 * MIB, anon_bytes=80 * MIB)))
+    assert answer.smallest_leak_bytes_per_work is None
+
+
+def test_one_step_that_is_kept_is_no_rate():
+    answer = judged(Case([], timeline(60, anon_bytes=lambda t: (80 if t < 30 else 120) * MIB)))
+    assert answer.kind is VerdictClass.WARM_UP
+    assert answer.sentence == "Memory grew once, by 40.0 MiB at 29.5 s, and then stayed: a step that is kept, no rate."
+
+
+def test_many_steps_are_growth():
+    answer = judged(Case([], timeline(60, anon_bytes=lambda t: (80 + 10 * (t // 10)) * MIB)))
+    assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE
+
+
+def waves(rest_mib_s):
+    """Two minutes under a load in waves that ends on a high one, and memory that grows beside it."""
+    def load(t):
+        return 60 if t % 24 >= 12 else 10
+
+    return Case([], timeline(119, anon_bytes=lambda t: (80 + load(t) + rest_mib_s * t) * MIB, inflight_count=load))
+
+
+def test_memory_that_follows_the_load_is_no_leak_and_says_so():
+    answer = judged(waves(0.0))
+    assert answer.kind is VerdictClass.NO_LEAK
+    assert answer.sentence.startswith("Memory follows the load: 100% of its growth is explained by inflight_count")
+
+
+def test_growth_beside_the_load_is_not_explained_by_it():
+    assert not judged(waves(0.5)).sentence.startswith("Memory follows the load")
+
+
+def test_the_hours_until_the_limit_are_told_only_where_the_rate_excludes_zero():
+    examined = case(PILE, growth_bytes_s=MIB, n=[100, 400, 700, 1000])
+    noisy = [{**row, "anon_bytes": row["anon_bytes"] + int((64 << 20) * math.sin(row["t_ns"] / 4e9))}
+             for row in examined.timeline]
+    answer = judged(Case(examined.graphs, noisy, memory_limit_bytes=3600 * MIB))
+    assert answer.rate is not None
+    assert answer.rate.low is not None
+    assert answer.rate.low <= 0
+    assert answer.hours_until_oom is None
+
+
+def test_work_in_flight_is_bounded_growth():
+    answer = judged(case("""
+        module app
+        app .running -> running:dict
+        running [*] -> request:app.Request x{n} 16KiB addr {at}
+    """, n=[100, 200, 300, 400], at=["0x100000", "0x200000", "0x300000", "0x400000"]))
+    assert answer.kind is VerdictClass.BOUNDED_GROWTH
+    assert "in flight" in answer.sentence
