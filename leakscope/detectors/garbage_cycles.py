@@ -37,6 +37,7 @@ HIDDEN_REMEDY = ("Break the cycle where it is closed; no collector does. Of tens
 LEAST_GARBAGE_BYTES = 256 << 10  # less is the ordinary sawtooth; ours
 TUNED_THRESHOLD = 10_000  # CPython's own are 700 and 2000; services that tune set 50 000 and more
 TUNED_OLD_THRESHOLD = 50  # CPython's own is 10: so many middle collections before a full one
+FROZEN_SHARE = 0.5  # of the garbage: so many more objects were frozen while it grew; ours
 _OBJECT = layout.NODE_KINDS.index("object")
 
 
@@ -76,9 +77,19 @@ def reason(case: Case) -> str:
         return "the collector is off: its first threshold is 0"
     if thresholds[0] >= TUNED_THRESHOLD or len(thresholds) > 1 and thresholds[1] >= TUNED_OLD_THRESHOLD:
         return f"the collector is tuned to come rarely: gc.set_threshold{tuple(thresholds)}"
+    frozen = _frozen_more(case)
+    if frozen and frozen >= FROZEN_SHARE * case.garbage_count:
+        return (f"gc.freeze() is called again and again: {count_text(frozen)} more objects are out of sight of the collector, "
+                "and what was frozen is not freed")
     if (case.full_collections or 0) > 0 and case.garbage_count > case.young_count:
         return f"{case.full_collections} full collections did not free it: the collector cannot see an edge, or it is frozen"
     return ""
+
+
+def _frozen_more(case: Case) -> int:
+    """How many more objects were frozen between the snapshots; 0 unless in every interval: a service freezes its heap once."""
+    counts = [graph.info.get("gc", {}).get("freeze_count") or 0 for graph in case.compared]
+    return int(counts[-1] - counts[0]) if grew_in_every_interval(counts) else 0
 
 
 def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:

@@ -68,6 +68,24 @@ def test_what_may_be_younger_than_the_last_full_collection_only_waits_for_the_ne
     assert collected([0, 0, 1]) == []
 
 
+def frozen(counts: list[int]) -> list[str]:
+    """What is found of 400 cycles (800 tracked objects) where so many objects were frozen at the snapshots."""
+    examined = case(CYCLES, gc={"thresholds": [700, 10, 10], "counts": [90, 9, 0]}, n=[100, 200, 300, 400])
+    for graph, count in zip(examined.graphs, counts):
+        graph.info["gc"] = graph.info["gc"] | {"freeze_count": count}
+    return [each.reasons[1] for each in detected(examined)[0]]
+
+
+def test_what_is_frozen_again_and_again_is_not_freed():
+    (why,) = frozen([9_000, 9_200, 9_400, 9_600])
+    assert why.startswith("gc.freeze() is called again and again: 600 more objects")
+
+
+def test_a_heap_that_is_frozen_once_hides_no_garbage():
+    assert frozen([0, 9_600, 9_600, 9_600]) == []
+    assert frozen([9_000, 9_001, 9_002, 9_003]) == []
+
+
 def test_an_instance_and_its_dict_are_one_step_of_a_cycle():
     findings, _ = detected(case("""
         garbage parser:sdk.StreamParser x{n} 4KiB
