@@ -2,7 +2,8 @@
 
 Nobody says how long the program will run. So the times grow geometrically, which gives a five-second script half a
 dozen snapshots and a five-day server a few dozen, and of those taken only a few are kept: the first after the warm-up,
-the last, and between them those that leave the most even gaps in time.
+the last, and between them those that leave the most even gaps in time. They grow from the end of the imports on: a job
+that imports for five seconds and works for five is a job of five seconds.
 """
 
 _SECOND = 1_000_000_000
@@ -67,7 +68,8 @@ class Ladder:
             step_ns = self._every_ns
         else:
             ratio = _RATIO if begun_ns < _LATER_NS else _LATER_RATIO
-            step_ns = min(max(self._shortest_step_ns, int(begun_ns * (ratio - 1))), _LONGEST_STEP_NS)
+            start_ns = self._warm_ns if self._warm_ns < min(begun_ns, _LATER_REST_NS) else 0
+            step_ns = min(max(self._shortest_step_ns, int((begun_ns - start_ns) * (ratio - 1))), _LONGEST_STEP_NS)
         is_early = ended_ns < _LATER_REST_NS
         if cost_ns is None:
             rest_ns = (_REST if is_early else _LATER_REST) * (ended_ns - begun_ns)

@@ -47,6 +47,17 @@ def test_where_snapshots_are_cheap_a_script_of_two_seconds_has_five() -> None:
     assert [round(time / SECOND, 1) for time in run.taken] == [0.4, 0.6, 0.8, 1.1, 1.6]
 
 
+def test_after_long_imports_the_times_grow_from_their_end() -> None:
+    ladder = Ladder(is_native=True)
+    ladder.warmed(5 * SECOND)
+    ladder.next_ns = int(5.3 * SECOND)
+    run = Run(ladder, 9.0)
+    assert [round(time / SECOND, 1) for time in run.taken] == [5.3, 5.5, 5.7, 6.0, 6.3, 6.8, 7.5, 8.5]
+    ladder.warmed(3600 * SECOND)  # what a server imports after an hour begins nothing anew
+    ladder.postponed(3601 * SECOND, 3601 * SECOND)
+    assert ladder.next_ns > 4800 * SECOND
+
+
 def test_a_native_walk_rests_by_what_it_took_from_the_program_not_by_how_long_it_lasted() -> None:
     ladder = Ladder(is_native=True)
     ladder.postponed(100 * SECOND, 103 * SECOND, cost_ns=SECOND // 1000)  # a child walked for 3 s; the pause was 1 ms
