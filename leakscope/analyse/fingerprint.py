@@ -6,8 +6,8 @@ changes its meaning; another algorithm gets another name.
 
 A path becomes *words*, one a step: the type or the name of what holds, and the edge that leaves it, such as
 `serve.SessionStore._by_id` or `dict[*]`. No line numbers, no addresses, no values. What is hashed are the words of the
-*suspect part*: from the last thing that lives for ever (a module, a class, a function that runs or is suspended) to the type
-of what piles up. The shape hash `LS1s-` keeps only types and kinds of edges: it finds the same bug after a rename.
+*suspect part*: from the last thing that lives for ever (a module, a class, a function) to the type of what piles up. The shape
+hash `LS1s-` keeps only types and kinds of edges: it finds the same bug after a rename.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ class _Known(NamedTuple):
     holder: str
     type: str
     edge: str
-    is_start: bool  # lives for ever, or is code under way: what hangs on it has a name of its own
-    is_of_program: bool
+    lives_for_ever: bool
+    is_of_program: bool  # an instance of a class of the program or a library
+    is_running: bool
     is_over: bool
 
     @property
@@ -114,8 +115,8 @@ def _known(path: Path, script: str = "") -> list[_Known]:
             continue
         type_name = "class" if step.name.startswith("class ") else _main(step.type, script)
         found.append(_Known(_main(_holder(path, number), script), type_name, step.edge,
-                            step.status == "no" or step.type in _RUNNING or step.type == "function",
-                            _is_of_program(step.type), step.status == "yes"))
+                            step.type == "function" or step.status == "no" and step.type not in _RUNNING,
+                            _is_of_program(step.type), step.type in _RUNNING, step.status == "yes"))
     return found
 
 
@@ -128,13 +129,16 @@ def accumulation(path: Path) -> int:
 def suspect_part(path: Path) -> range:
     """Return which words count: from the last thing that lives for ever to what should be gone, else to what piles up.
 
-    Where nothing lives for ever on the way (a callback of the event loop, an object that C code holds), they begin with the
-    first instance of a class of the program or a library: which root leads there may differ from run to run.
+    Where it goes through code that is under way (a variable of a function, of a suspended coroutine), or begins at a root of
+    the runtime (a callback of the event loop, an object that C code holds), they begin with the last instance of a class of
+    the program or a library behind that, else with the code: by whose variable and from which root an object is found may
+    differ from run to run.
     """
-    known, owner = _known(path), accumulation(path)
-    starts = [number for number in range(owner + 1) if known[number].is_start]
-    instances = [number for number in range(owner + 1) if known[number].is_of_program]
-    start = starts[-1] if starts else next(iter(instances), 0)
+    known = _known(path)
+    before = range(accumulation(path) + 1)
+    start = max((number for number in before if known[number].lives_for_ever or known[number].is_running), default=-1)
+    if start < 0 or known[start].is_running:
+        start = max((number for number in before if number > start and known[number].is_of_program), default=max(start, 0))
     over = [number for number in range(start + 1, len(known)) if known[number].is_over]
     return range(start, next(iter(over), max(len(known) - 1, start)) + 1)
 
