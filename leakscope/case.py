@@ -33,7 +33,8 @@ STALL_PART, STALL_SHARE = 0.35, 0.08  # a steady growth has 0.35 of itself in th
 STEADY_SHARE = 0.15  # of the growth falls at least into each part of the run that is compared; ours
 END_S = 0.25  # a snapshot that ended this close to the end of the run may show the program taking itself apart; ours
 STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of requests under way; ours
-ALL_IMPORTED = 0.99  # of the modules were there at the first of two snapshots; ours
+ALL_IMPORTED = 0.99  # of the modules are there: imports are over; ours
+IMPORTED_PART = 0.5  # of the time between two snapshots is after the last imports; ours
 SETTLED = "settle"  # kind of a snapshot that was taken after the load had paused
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
@@ -262,13 +263,18 @@ class Case:
         return self._two_are_enough(self.compared, self.memory.points)
 
     def _two_are_enough(self, pair: Sequence[HeapGraph | Stored], points: account.Points) -> bool:
-        """True if the process grew steadily from the first of two snapshots to its end, which was after the last imports."""
+        """True if the process grew steadily from the first of two snapshots to its end, for the most part after its imports.
+
+        What the last imports brought is no growth: it is left out, and has to be over long before the second snapshot.
+        """
         modules = account.column(self.timeline, "modules")
-        before = [count for at_s, count in modules if at_s <= pair[0].t_s]
-        if before and before[-1] < ALL_IMPORTED * modules[-1][1]:
-            return False  # what the last imports brought would be taken for growth
-        since = account.Window(pair[0].t_s, self.window.end_s)
-        parts = footprint.growth_around(points, pair[0].t_s, pair[1].t_s)
+        imported_s = next((at_s for at_s, count in modules if count >= ALL_IMPORTED * modules[-1][1]), pair[0].t_s)
+        since = account.Window(max(pair[0].t_s, imported_s), self.window.end_s)
+        trend = account.memory_trend(points, self.window)
+        is_rising = trend is not None and trend.goes_on and trend.tail_slope is not None and trend.tail_slope.is_positive
+        if not is_rising or pair[1].t_s - since.start_s < IMPORTED_PART * (pair[1].t_s - pair[0].t_s):
+            return False
+        parts = footprint.growth_around(points, since.start_s, pair[1].t_s)
         if parts is not None and sum(parts) >= STALL_BYTES and min(parts) >= STEADY_SHARE * sum(parts):
             return True
         late = footprint.late_share(points, since, STALL_PART, self._pauses)

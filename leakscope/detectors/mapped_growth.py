@@ -14,11 +14,12 @@ start (their names are not kept). Shared memory that an older process of the ses
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from leakscope.analyse import kin, layers, memory
 from leakscope.case import Case
 from leakscope.detectors import _layers
-from leakscope.model import Dismissed, Finding, Rule
+from leakscope.model import Confidence, Dismissed, Finding, Rule
 from leakscope.units import bytes_text, count_text
 
 RULE = Rule("LS303", "mapped-growth", "Shared memory grows")
@@ -74,8 +75,18 @@ def _left_behind(case: Case) -> Iterator[Finding]:
                f"there are {count_text(round(segments or 0))} more of them",
                "they stay when the process ends, and are memory all the same")
     doubts = ("another program of the same user may have made some of them",)
-    yield _layers.finding(case, RULE, growth, "shared-memory", "shared memory that was closed and not unlinked",
-                          "shared memory segment", reasons, doubts, REMEDY)
+    found = _layers.finding(case, RULE, growth, "shared-memory", "shared memory that was closed and not unlinked",
+                            "shared memory segment", reasons, doubts, REMEDY)
+    if _most_mapped(case) < growth.bytes / max(1.0, segments or 0.0):
+        unseen = "no process of this session was seen to map a segment of such a size"
+        found = replace(found, confidence=Confidence.LOW, doubts=(unseen, *doubts))
+    yield found
+
+
+def _most_mapped(case: Case) -> float:
+    """The most shared memory that a process of the session was seen with: who makes a segment maps it for a while."""
+    rows = [*case.timeline, *(row for each in case.family for row in each.timeline)]
+    return float(max((row.get("shmem_bytes") or 0 for row in rows), default=0))
 
 
 def _older_with(case: Case, growth_bytes: int) -> int | None:

@@ -6,7 +6,7 @@ from leakscope.analyse import coverage
 from leakscope.analyse.kin import Relative
 from leakscope.case import Case
 from leakscope.detectors import mapped_growth
-from leakscope.model import Dismissed
+from leakscope.model import Confidence, Dismissed
 from tests.detectors.cases import MIB, timeline
 
 
@@ -53,3 +53,10 @@ def test_pages_of_files_and_the_page_cache_are_dismissed_with_their_size():
     dismissed = found(file_bytes=lambda t: 10 * MIB + t * MIB, cgroup_inactive_file_bytes=lambda t: 2 * t * MIB)
     assert [each.what for each in dismissed] == ["pages of mapped files", "page cache of the control group"]
     assert all(isinstance(each, Dismissed) and each.growth_bytes > 25 * MIB for each in dismissed)
+
+
+def test_files_in_shared_memory_that_nobody_here_was_seen_to_map_are_believed_little():
+    (finding,) = found(shared_files=lambda t: t, shared_file_bytes=rising, shmem_bytes=0)
+    assert finding.confidence is Confidence.LOW
+    (seen,) = found(shared_files=lambda t: t, shared_file_bytes=rising, shmem_bytes=2 * MIB)
+    assert seen.confidence is Confidence.MEDIUM

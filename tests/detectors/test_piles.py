@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leakscope.case import Case
 from leakscope.model import Confidence
 from tests.detectors.cases import case, detected
 
@@ -286,3 +287,29 @@ def test_a_cache_that_expires_by_age_is_not_claimed_from_a_few_snapshots():
     assert few[0].confidence is Confidence.LOW
     assert many[0].confidence is not Confidence.LOW
     assert "expire by their age" in " ".join(few[0].doubts)
+
+
+def while_importing(until_s):
+    examined = case(CACHE, growth_bytes_s=1_000_000, n=[100, 900])
+    rows = [{**row, "modules": 200 if row["t_ns"] < until_s * 1e9 else 300} for row in examined.timeline]
+    return Case(examined.graphs, rows)
+
+
+def test_of_two_snapshots_the_first_may_come_before_the_last_imports_if_these_are_over_soon():
+    assert [each.owner for each in detected(while_importing(2.0))[0]] == ["app.cache"]
+
+
+def test_two_snapshots_with_imports_up_to_the_second_say_nothing_of_growth():
+    assert detected(while_importing(8.0))[0] == []
+
+
+def test_two_snapshots_are_not_enough_where_memory_stays_at_the_end():
+    examined = case(CACHE, n=[100, 900])
+    rows = [{**row, "anon_bytes": min(row["t_ns"] / 1e9, 5.0) * 8e6} for row in examined.timeline]
+    assert detected(Case(examined.graphs, rows))[0] == []
+
+
+def test_of_three_snapshots_one_before_the_last_imports_is_left_out_where_two_are_enough():
+    examined = case(CACHE, growth_bytes_s=500_000, n=[1, 1, 900])
+    rows = [{**row, "modules": 200 if row["t_ns"] < 9e9 else 300} for row in examined.timeline]
+    assert [each.counts for each in detected(Case(examined.graphs, rows))[0]] == [(1, 900)]
