@@ -271,7 +271,8 @@ class Readers:
                     targets.append(space)
                     labels.append(self.words["f_locals"])
         words.update({id(code): "f_code", id(thing.f_globals): "f_globals", id(thing.f_builtins): "f_builtins"})
-        self._name_rest(labels, targets, words)
+        # Up to 3.10 the stack of a generator that waits is in its frame.
+        self._name_rest(labels, targets, words, UNKNOWN_LABEL if sys.version_info >= (3, 11) else _STACK)
         return targets, labels
 
     def generator(self, thing):
@@ -287,6 +288,7 @@ class Readers:
         words = {id(getattr(thing, awaited)): awaited, id(code): prefix + "_code"}
         # Its frame comes before what may be on the stack; from 3.11 on it is there if somebody has asked for it.
         words.update([(id(target), prefix + "_frame") for target in referents if type(target) is classes.FrameType][:1])
+        words.update((id(target), "__name__") for target in referents if type(target) is str and id(target) not in words)
         self._name_rest(labels, targets, words, _STACK)
         # An asynchronous generator says that it runs also while it waits: then no frame that runs has its code.
         runs = getattr(thing, prefix + "_running") and (prefix != "ag" or id(code) in self.walk.running.values())
@@ -326,6 +328,4 @@ class Readers:
                 word = words.get(id(target))
                 if word is None:
                     word = _FRAME_PARTS.get(id(kind))
-                    if kind is str and otherwise is _STACK:
-                        word = "__name__"
                 labels[place] = otherwise if word is None else self.names.internal_label(word)

@@ -324,11 +324,11 @@ def _state_offsets(own, own_dict):
     import _contextvars
 
     address = own + 2 * _WORD
+    local = _local()
+    local.x = None  # a thread that has never used one has no dummy (3.13)
     words = _words(address, _STATE_WORDS)
     fresh = _contextvars.Context()
     inside = fresh.run(_words, address, _STATE_WORDS)
-    local = _local()
-    local.x = None
     dummies = next((thing for thing in gc.get_referents(local) if type(thing) is dict and len(thing) == 1), {})
     dummy = next(iter(dummies), None)
     try:

@@ -11,8 +11,9 @@ from leakscope.model import CycleStep, Path, Step
 
 _KIND = {name: code for code, name in enumerate(layout.NODE_KINDS)}
 _FOREVER = {_KIND["module"]: "a module lives for ever", _KIND["type"]: "a class lives as long as its module"}
-# Slots that only lead on to the next named thing: an instance's dict, a function's tuple of cells.
-_SILENT = frozenset({"__dict__", "__closure__"})
+# Slots that only lead on to the next named thing: an instance's dict, a function's tuple of cells, the frame of a generator.
+_FRAMES = frozenset({"gi_frame", "cr_frame", "ag_frame"})  # up to 3.10 the variables are in it
+_SILENT = frozenset({"__dict__", "__closure__"}) | _FRAMES
 _CALLEE_SLOTS = frozenset({"func", "_func", "callback", "_callback", "fn", "function", "target", "_target", "__func__",
                            "__wrapped__"})
 _MOST_CALLEE_EDGES = 32  # ours: a threading.Timer has 20
@@ -73,7 +74,7 @@ def _node_text(graph: HeapGraph, edge: Edge, following: Edge | None) -> str:
     """What is added for the node that an edge leads to: suspended functions, tasks, callbacks."""
     kind, label = int(graph.kind[edge.target]), short_label(graph, edge.target)
     if kind in (_KIND["frame"], _KIND["generator"], _KIND["task"]) and label:
-        return f" {label}"
+        return "" if _is_silent(edge) else f" {label}"
     if kind == _KIND["cache"] and label and not label.endswith(f"{edge.text}()"):
         return f" {label}"
     calls = kind in (_KIND["object"], _KIND["thread"]) or kind == _KIND["function"] and "<locals>" in label
@@ -162,7 +163,8 @@ def owner_text(graph: HeapGraph, first: int, start: str, root_kind: str, decoded
         tail = edge_text(edge) + tail
         if number and _is_silent(decoded[number - 1]):
             continue
-        holder = _holder_name(graph, node, edge, number, _has_named(decoded[number:]))
+        named = decoded[number + 1] if edge.text in _FRAMES and number + 1 < len(decoded) else edge
+        holder = _holder_name(graph, node, named, number, _has_named(decoded[number:]))
         if not holder:
             continue
         is_instance = int(graph.kind[node]) == _KIND["object"]

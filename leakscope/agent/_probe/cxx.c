@@ -121,7 +121,9 @@ static int kind_of_name(const char *name)
     } known[] = {{"N3c1019UndefinedTensorImplE", UNDEFINED}, {"N3c1010TensorImplE", TENSOR}, {"N3c1011StorageImplE", STORAGE},
                  {"N5torch8autograd22DifferentiableViewMetaE", VIEW}, {"N5torch8autograd12AutogradMetaE", META},
                  {"N5torch8autograd14AccumulateGradE", ACCUMULATE}, {"N5torch8autograd4NodeE", NODE},
-                 {"N5torch8autograd20PySavedVariableHooksE", SAVED_HOOKS}};
+                 {"N5torch8autograd20PySavedVariableHooksE", SAVED_HOOKS},
+                 {"N5torch8autograd23PyFunctionTensorPreHookE", HOOK}, {"N5torch8autograd17PyFunctionPreHookE", HOOK},
+                 {"N5torch8autograd18PyFunctionPostHookE", HOOK}};
     for (size_t index = 0; index < sizeof known / sizeof known[0]; index++)
         if (strcmp(name, known[index].name) == 0)
             return known[index].kind;
@@ -158,7 +160,7 @@ static Class class_read(uint64_t table)
     last_part(name, found.name, sizeof found.name);
     uint64_t type_info = before[1];
     for (int depth = 0; depth < DEEPEST; depth++) {
-        found.kind = (uint8_t)kind_of_name(name);
+        found.kind = (uint16_t)kind_of_name(name);
         type_info = found.kind != OTHER ? 0 : base_of_class(type_info);
         if (type_info == 0 || !class_name(type_info, name))
             break;

@@ -19,14 +19,15 @@ bool copy_words(uint64_t address, uint64_t *words, size_t count); /* what is bey
 uint64_t word_at(uint64_t address);                               /* 0: not there */
 
 /* What a class is, or derives from: c10::TensorImpl, UndefinedTensorImpl, StorageImpl; torch::autograd::AutogradMeta,
- * DifferentiableViewMeta, Node, AccumulateGrad, PySavedVariableHooks. */
-enum { OTHER = 0, TENSOR = 1, UNDEFINED = 2, STORAGE = 4, META = 8, VIEW = 16, NODE = 32, ACCUMULATE = 64, SAVED_HOOKS = 128 };
+ * DifferentiableViewMeta, Node, AccumulateGrad, PySavedVariableHooks, PyFunction...Hook. */
+enum { OTHER = 0, TENSOR = 1, UNDEFINED = 2, STORAGE = 4, META = 8, VIEW = 16, NODE = 32, ACCUMULATE = 64, SAVED_HOOKS = 128,
+       HOOK = 256 };
 
 typedef struct {
     uint64_t table;     /* address of the virtual functions; 0: an empty place */
     PyTypeObject *type; /* of Python objects for nodes of this class; found when it is asked for */
-    uint8_t kind;
-    char name[47];      /* without namespaces */
+    uint16_t kind;
+    char name[46];      /* without namespaces */
 } Class;
 
 Class *class_by_table(uint64_t table); /* by the first word of an object; if OTHER, until the next call */

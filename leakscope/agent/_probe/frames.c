@@ -255,7 +255,11 @@ static void read_frame(TypeInfo *info, PyObject *thing)
         label_variables(found, labelled, frame);
     for (size_t place = 0; place < count; place++) {
         uint32_t label = place < labelled ? labels[place] : 0;
-        edge(found[place], label != 0 ? label : label_of_part(words, &parts, found[place]));
+        if (label == 0)
+            label = label_of_part(words, &parts, found[place]);
+        if (label == 0 && !AT_LEAST(11)) /* the stack of a generator that waits */
+            label = LABEL(EDGE_STACK, 0);
+        edge(found[place], label);
     }
     if (AT_LEAST(11) && runs)
         running_frame_read(frame);

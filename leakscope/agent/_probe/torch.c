@@ -222,6 +222,12 @@ static void give_saved(void *own, uint64_t address, PyObject *object)
     emit(&held);
 }
 
+static void give_hooks(void *own, uint64_t address, PyObject *object)
+{
+    (void)address;
+    emit(&(Held){.object = object, .label = ((uint32_t *)own)[HOOKS]});
+}
+
 static void held_by_node(const uint64_t *words, uint64_t node, int kind, uint32_t *labels)
 {
     Held held;
@@ -230,6 +236,7 @@ static void held_by_node(const uint64_t *words, uint64_t node, int kind, uint32_
             held = held_node(word_at(item), labels[NEXT]);
             emit(&held);
         }
+    hooks_of_node(words, node, give_hooks, labels);
     if (kind == ACCUMULATE) {
         held = held_tensor(variable_of(node), labels[VARIABLE]);
         emit(&held);

@@ -44,6 +44,7 @@ size_t words_of_block(uint64_t address);      /* of what malloc gave, torch_save
 /* torch_saved.c. Called for each reference of what is saved: to a TensorImpl or a Node, or to an object of Python. */
 typedef void (*GiveSaved)(void *own, uint64_t address, PyObject *object);
 void saved_by_node(uint64_t node, GiveSaved give_one, void *own);
+void hooks_of_node(const uint64_t *words, uint64_t node, GiveSaved give_one, void *own); /* dicts of functions that it calls */
 void saved_by_function(const uint64_t *object, size_t count, uint64_t node, GiveSaved give_one, void *own);
 uint32_t references_to(const uint64_t *words, uint64_t address);
 uint32_t references_left_out(const uint64_t *words, uint64_t address);

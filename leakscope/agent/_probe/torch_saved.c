@@ -8,7 +8,7 @@
  * allocator than that of glibc made it, or the two do not fit, nothing is looked for. */
 #include "torch.h"
 
-enum { MOST_NODE_WORDS = 512, MOST_STEPS = 20000, MOST_VECTOR_BYTES = 1 << 20 };
+enum { MOST_NODE_WORDS = 512, MOST_STEPS = 20000, MOST_VECTOR_BYTES = 1 << 20, MOST_HOOK_BYTES = 8 << 10 };
 
 /* Members, in words; pairs are shared_ptr. In versions of torch in which a node counts its own references, a pointer to
  * it is one word. The five flags are bytes, in this order: was_default_constructed_, is_inplace_on_view_,
@@ -181,6 +181,19 @@ void saved_by_node(uint64_t node, GiveSaved give_one, void *own)
     size_t count = learn_node_size(node) ? words_of_block(node) : 0;
     if (count > at.variable && copy_memory(node, words, count * 8))
         search(words, at.variable, count, is_shared(words, node) ? &shared : &counting, give_one, own);
+}
+
+/* torch/csrc/autograd/python_hook.h: a table, then the dict of the hooks. They hang in vectors of unique_ptr that every node has. */
+void hooks_of_node(const uint64_t *words, uint64_t node, GiveSaved give_one, void *own)
+{
+    size_t count = learn_node_size(node) ? at.variable : 0;
+    for (size_t place = 1; place + 3 <= count && place + 3 <= OBJECT_WORDS; place++) {
+        uint64_t first = words[place], end = words[place + 1], room = words[place + 2];
+        if (first == 0 || !is_pointer(first) || end <= first || room < end || (end - first) % 8 != 0 || end - first > MOST_HOOK_BYTES)
+            continue;
+        for (uint64_t item = first; item < end && kind_at(word_at(item)) == HOOK; item += 8)
+            give_one(own, 0, object_at(word_at(word_at(item) + 8)));
+    }
 }
 
 /* torch/csrc/autograd/python_function.h: THPFunction has a vector of them. */
