@@ -40,6 +40,12 @@ _ROW_OBJECTS = 100
 _LOOK_S = 0.02
 
 
+def _is_import_under_way():
+    """Whether a thread is inside an import: importlib has a lock for each module that is being loaded (CPython 3.9 to 3.13)."""
+    locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", None)
+    return locks is None or len(locks) > 0
+
+
 class Recorder:
     """One process and its folder. `role` is "fork", or "" for `open` to find out which of the others it is; `soon` lets the
     main thread call `settle.collect`."""
@@ -255,14 +261,14 @@ class Recorder:
     def _watch_modules(self, row, elapsed_ns):
         # Importing is the warm-up that every program has: what was taken before it ended is the first to go.
         modules = row.get("modules", 0)
-        if modules * _MODULES_IN_PART > self._modules[0]:
+        if modules * _MODULES_IN_PART > self._modules[0] and _is_import_under_way():
             self._modules = (modules, elapsed_ns)
             self.ladder.warmed(elapsed_ns)
 
     def _is_importing(self, row, elapsed_ns):
         """Whether the program is still starting up: a snapshot would show little and slow the imports down."""
         modules, last_ns, last_count = row.get("modules", 0), self._import_ns, self._import_count
-        if modules > last_count:
+        if modules > last_count and _is_import_under_way():  # a program may also make modules, one for every script it runs
             self._import_ns, self._import_count = elapsed_ns, modules
             last_ns = elapsed_ns
         return elapsed_ns < _LONGEST_IMPORT_NS and elapsed_ns - last_ns < _IMPORT_PAUSE_NS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -80,6 +81,15 @@ def test_a_snapshot_that_has_to_wait_makes_no_rows_at_a_faster_pace(tmp_path: Pa
     assert recorder._pause_s() == recorder.timeline.interval_s()
     recorder.ladder.next_ns = recorder.elapsed_ns() + 50_000_000
     assert recorder._pause_s() <= 0.05
+
+
+def test_modules_that_a_program_makes_itself_are_no_import_that_a_snapshot_waits_for(tmp_path: Path) -> None:
+    recorder = Recorder({"session": str(tmp_path)}, str(tmp_path))
+    assert not recorder._is_importing({"modules": 90}, 1_000_000_000)
+    with importlib._bootstrap._ModuleLockManager("looks"):  # type: ignore[attr-defined]  # what every import statement holds
+        assert recorder._is_importing({"modules": 90}, 1_000_000_000)
+    assert recorder._is_importing({"modules": 90}, 1_100_000_000)  # there may be another one coming
+    assert not recorder._is_importing({"modules": 99}, 2_000_000_000)
 
 
 def test_a_given_period_and_warm_up_are_kept_to(tmp_path: Path) -> None:
