@@ -15,14 +15,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from leakscope.analyse.fingerprint import Fingerprint, accumulation, fingerprint, of_words, script_of, words
 from leakscope.model import EVIDENCE_BITS, Finding
 
 CATALOGUE_FILE = "known_leaks.toml"
 _ANYTHING, _ANY_STEPS, _OR = "%", "...", "|"
-_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)[-_.]?(?:(a|alpha|b|beta|c|rc|pre|dev|post)[-_.]?(\d*))?", re.IGNORECASE)
-_STAGES = {"dev": -4, "a": -3, "alpha": -3, "b": -2, "beta": -2, "c": -1, "rc": -1, "pre": -1, "post": 1}
-_CLAUSE = re.compile(r"(>=|<=|==|!=|>|<)\s*(\S+)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class KnownLeak:
     @property
     def fixed_in(self) -> str:
         """The first version without the leak; "" where none is known."""
-        return next((version for sign, version in _clauses(self.versions) if sign == "<"), "")
+        return next((clause.version for clause in SpecifierSet(self.versions) if clause.operator == "<"), "")
 
 
 @cache
@@ -138,32 +138,8 @@ def _fits(wanted: str, name: str) -> bool:
 
 
 def is_in_range(version: str, wanted: str) -> bool:
-    """True if a version satisfies every clause of a range such as `>=2.0,<2.6.1`; an empty range is every version.
-
-    A small part of PEP 440 is enough for that (releases, pre-releases, post-releases), and `packaging` would be one more
-    dependency in the environment of who only wants a report. A version that cannot be read is in no range.
-    """
-    own = _order(version)
-    if own is None:
+    """True if a version is in a range of PEP 440 such as `>=2.0,<2.6.1`; one that cannot be read is in no range."""
+    try:
+        return SpecifierSet(wanted).contains(Version(version.rstrip("+")), prereleases=True)  # CPython's own builds end in "+"
+    except InvalidVersion:
         return False
-    for sign, text in _clauses(wanted):
-        other = _order(text)
-        if other is None or not {">=": own >= other, "<=": own <= other, "==": own == other, "!=": own != other,
-                                 ">": own > other, "<": own < other}[sign]:
-            return False
-    return True
-
-
-def _clauses(wanted: str) -> list[tuple[str, str]]:
-    return [(match[1], match[2]) for clause in wanted.split(",") if (match := _CLAUSE.fullmatch(clause.strip()))]
-
-
-def _order(version: str) -> tuple[tuple[int, ...], int, int] | None:
-    """What a version sorts by: its release without zeros at the end, then its stage; local parts (+cu121) do not count."""
-    match = _VERSION.match(version)
-    if match is None:
-        return None
-    release = [int(part) for part in match[1].split(".")]
-    while release and release[-1] == 0:
-        release.pop()
-    return tuple(release), _STAGES[match[2].lower()] if match[2] else 0, int(match[3] or 0)
