@@ -90,7 +90,8 @@ def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
                 findings.append(found)
             else:
                 dismissed.append(found)
-    return tuple(proof.completed(case, each) for each in baseline.known_to(case.info, findings)), tuple(dismissed)
+    findings = baseline.known_to(case.info, grouping.joined(findings))
+    return tuple(proof.completed(case, each) for each in findings), tuple(dismissed)
 
 
 def _report(session: sessions.Session, processes: Sequence[sessions.SessionProcess], examined: Sequence[verdict.Examined],
