@@ -42,7 +42,8 @@ _STORAGE, _MAPPING = layout.NODE_KINDS.index("storage"), layout.NODE_KINDS.index
 class HeapTotals(NamedTuple):
     """Sums over one snapshot, bytes on the host; `malloc_bytes` is the part of `python_bytes` that malloc handed out.
 
-    `arena_used_bytes`: all blocks of pymalloc in use at that moment, of objects or not; None if not measured.
+    `arena_used_bytes`, `malloc_used_bytes`: all that pymalloc and malloc had handed out at that moment, for objects or not;
+    None if not measured.
     """
 
     t_s: float
@@ -50,6 +51,7 @@ class HeapTotals(NamedTuple):
     malloc_bytes: int
     mapping_bytes: int
     arena_used_bytes: int | None = None
+    malloc_used_bytes: int | None = None
 
 
 class Window(NamedTuple):
@@ -92,8 +94,10 @@ def heap_totals(graph: HeapGraph) -> HeapTotals:
     in_two = np.fromiter((name.qualname in TWO_BLOCKS for name in graph.types), bool, len(graph.types))
     limit = np.where(in_two[graph.type_id], SMALL_OBJECT_BYTES + HEADER_BYTES, SMALL_OBJECT_BYTES)
     large = host & ((sizes > limit) | (kinds == _STORAGE))
+    sample = graph.info.get("sample", {})
+    used, tracing = sample.get("malloc_used_bytes"), sample.get("tracemalloc_overhead_bytes", 0)
     return HeapTotals(graph.t_s, int(sizes[host].sum()), int(sizes[large].sum()), int(sizes[kinds == _MAPPING].sum()),
-                      graph.info.get("sample", {}).get("arena_used_bytes"))
+                      sample.get("arena_used_bytes"), None if used is None else used - tracing)
 
 
 def column(timeline: Sequence[Sample], name: str) -> Points:
@@ -189,6 +193,20 @@ def _extrapolated(totals: Sequence[HeapTotals], field: str, window: Window) -> f
     return None if slope is None else slope.value * window.length_s
 
 
+def _large(totals: Sequence[HeapTotals], used: float | None, window: Window) -> float:
+    """How much of what malloc has handed out in a window went to objects: the part that it was between the snapshots.
+
+    Growth need not be even, and the snapshots need not span the window. Where malloc handed out little between them, the slope
+    of the objects is all there is.
+    """
+    known = [(each.malloc_used_bytes, each.malloc_bytes) for each in totals if each.malloc_used_bytes is not None]
+    if used is not None and len(known) > 1:
+        given, objects = known[-1][0] - known[0][0], known[-1][1] - known[0][1]
+        if given >= LOOSE_BYTES and 0 <= objects <= (1 + LOOSE_SHARE) * given:
+            return used * min(1.0, objects / given)
+    return _extrapolated(totals, "malloc_bytes", window) or 0.0
+
+
 def _loose_part(totals: Sequence[HeapTotals]) -> float:
     """The part of pymalloc's growth from first to last snapshot that belongs to no object; 0 where little, or unknown."""
     known = [(each.arena_used_bytes, each.python_bytes - each.malloc_bytes) for each in totals
@@ -211,14 +229,16 @@ class _Handed(NamedTuple):
     @classmethod
     def of(cls, timeline: Sequence[Sample], totals: Sequence[HeapTotals], window: Window) -> _Handed:
         objects = _extrapolated(totals, "python_bytes", window)
-        large = _extrapolated(totals, "malloc_bytes", window) or 0.0
         used = change(column(timeline, "malloc_used_bytes"), window)
+        large = _large(totals, used, window)
         native = None if used is None else used - large
         blocks, arenas = change(column(timeline, "arena_used_bytes"), window), change(column(timeline, "arena_bytes"), window)
         if blocks is not None and objects is not None:
             loose = blocks * _loose_part(totals)
             objects = blocks - loose + large
             native = native + loose if native is not None else loose or None
+        elif objects is not None:
+            objects += large - (_extrapolated(totals, "malloc_bytes", window) or 0.0)
         return cls(objects, native, change(column(timeline, "malloc_free_bytes"), window),
                    None if blocks is None or arenas is None else arenas - blocks)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from leakscope.analyse import layers, memory
+from leakscope.analyse import memory
 from leakscope.analyse.layers import Points
 from leakscope.analyse.memory import Sustained
 from leakscope.case import Case
@@ -59,7 +59,7 @@ def kept(case: Case, allocator: str, free: Points, grown: int | None) -> Iterato
     if found is not None and found.bytes > case.disturbance_bytes:
         why = (f"allocator high water: {bytes_text(found.bytes)} were freed and are kept for the next time, no more since "
                f"{seconds_text(found.since_s)} into the run")
-        yield Dismissed(f"free memory of {allocator}", why, "", max(0, int(layers.change(free, case.window) or 0)))
+        yield Dismissed(f"free memory of {allocator}", why, "", max(0, grown or 0))
 
 
 def peaked(case: Case, allocator: str, growth: Sustained, peak: float | None, held_name: str) -> Dismissed | None:

@@ -132,3 +132,15 @@ def test_shared_memory_counts_by_the_part_that_a_process_has_of_it():
     growth = by_name(layers.account(samples, private, [], Window(0.0, 60.0)))
     assert abs(growth["mapped"] - growth["total"]) < MIB
     assert growth["mapped"] < 15 * MIB
+
+
+def test_growth_that_slows_down_is_told_apart_as_it_was_between_the_snapshots():
+    def used(t):
+        return 20 * MIB + 40 * MIB * (1 - 0.9 ** t)
+
+    samples = timeline(60, anon_bytes=lambda t: 90 * MIB + used(t), file_bytes=0, shmem_bytes=0, malloc_used_bytes=used)
+    # three quarters of it are objects; the slope of them would say five times as much
+    totals = [layers.HeapTotals(t, int(0.75 * used(t)), int(0.75 * used(t)), 0, None, int(used(t))) for t in (1.0, 5.0, 15.0)]
+    growth = by_name(layers.account(samples, layers.private_memory(samples), totals, Window(10.0, 60.0)))
+    assert abs(growth["python"] / growth["total"] - 0.75) < 0.02
+    assert abs(growth["native"] / growth["total"] - 0.25) < 0.02
