@@ -46,11 +46,15 @@ def main_owner(case: Case, nodes: Sequence[int]) -> tuple[str, float]:
     return (owner, count / len(asked)) if count >= OWNER_SHARE * len(asked) else ("", 0.0)
 
 
-def kept(case: Case, allocator: str, free: Points, grown: int | None) -> Iterator[Sustained | Dismissed]:
+def kept(case: Case, allocator: str, free: Points, grown: int | None, held_name: str) -> Iterator[Sustained | Dismissed]:
     """Yield the growth of what an allocator keeps free, if it goes on and is more than our own walks may have left.
 
-    Else the high water that was dismissed, if there is one.
+    It is no more than the growth of what the allocator holds (a column): what is free because the program has let go of it
+    costs nothing new. Else the high water that was dismissed, if there is one.
     """
+    held = memory.change_of(case.program_timeline, case.window, held_name)
+    if grown is not None and held is not None:
+        grown = min(grown, max(0, int(held)))
     growth = memory.sustained_points(free, case.window, grown, case.layer("total"))
     if growth is not None and growth.bytes > case.disturbance_bytes:
         yield growth

@@ -33,7 +33,8 @@ FOR_HOLES = ("Call malloc_trim(0) at quiet moments, set MALLOC_TRIM_THRESHOLD_=1
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield at most one finding, or the high water that was dismissed."""
-    for growth in _layers.kept(case, "malloc", layers.column(case.program_timeline, "malloc_free_bytes"), _grown(case)):
+    for growth in _layers.kept(case, "malloc", layers.column(case.program_timeline, "malloc_free_bytes"), _grown(case),
+                              "malloc_arena_bytes"):
         yield growth if isinstance(growth, Dismissed) else _judged(case, growth)
 
 

@@ -33,7 +33,7 @@ REMEDY = ("Make what lives long before the burst, or copy it out of it into few 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield at most one finding, or the high water that was dismissed."""
     free = memory.difference(case.program_timeline, "arena_bytes", "arena_used_bytes")
-    for growth in _layers.kept(case, "pymalloc", free, coverage.term_of(case.layers, KEPT, "pymalloc")):
+    for growth in _layers.kept(case, "pymalloc", free, coverage.term_of(case.layers, KEPT, "pymalloc"), "arena_bytes"):
         yield growth if isinstance(growth, Dismissed) else _judged(case, growth)
 
 

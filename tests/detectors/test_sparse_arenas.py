@@ -63,3 +63,8 @@ def test_without_the_counter_nothing_is_said():
     silent.timeline = [{name: value for name, value in sample.items() if not name.startswith("arena")}
                        for sample in silent.timeline]
     assert list(sparse_arenas.detect(silent)) == []
+
+
+def test_what_is_free_because_the_load_has_ended_is_no_growth_of_what_is_held():
+    found = list(sparse_arenas.detect(case(lambda t: 40 * MIB - t * MIB, lambda t: 42 * MIB + t * MIB / 100)))
+    assert not [each for each in found if not isinstance(each, Dismissed)]
