@@ -234,6 +234,8 @@ _REST = (
     ("_pickle", "Unpickler", "builtin_function_or_method", "read"), ("_pickle", "Unpickler", "", "memo"),
     ("pyexpat", "xmlparser", "", "handlers"), ("_ctypes", "CFuncPtr", "", "callable"),
     ("_ctypes", "CThunkObject", "", "callable"), ("numpy", "ufunc", "", "callable"),
+    # What C++ calls for a tensor holds the same dict of hooks once more.
+    ("torch._C", "TensorBase", "OrderedDict", "_backward_hooks"), ("torch._C", "_TensorBase", "OrderedDict", "_backward_hooks"),
     ("builtins", "coroutine_wrapper", "", "awaited"), ("builtins", "async_generator_asend", "", "awaited"),
     ("builtins", "async_generator_athrow", "", "awaited"), ("builtins", "anext_awaitable", "", "awaited"),
     ("_asyncio", "FutureIter", "", "awaited"),

@@ -99,6 +99,8 @@ static const struct {
              {"_ctypes", "CFuncPtr", "", "callable"},
              {"_ctypes", "CThunkObject", "", "callable"},
              {"numpy", "ufunc", "", "callable"},
+             {"torch._C", "TensorBase", "OrderedDict", "_backward_hooks"}, /* what C++ calls holds the same dict once more */
+             {"torch._C", "_TensorBase", "OrderedDict", "_backward_hooks"},
              {"builtins", "coroutine_wrapper", "", "awaited"},
              {"builtins", "async_generator_asend", "", "awaited"},
              {"builtins", "async_generator_athrow", "", "awaited"},
