@@ -27,6 +27,7 @@ OWN_SHARE = 0.1  # of a growth: what the observation itself may have grown by; o
 DRIFT_RATIO = 8.0  # a gap so many times the usual distance of samples is one in which nothing was seen; ours
 DRIFT_SHARE = 0.25  # of the judged time in such gaps, else medium at most; ours
 _LIKE_DEATH = frozenset("SEDK")
+_KNOWN_AND_GROWING = frozenset("GREK")
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,9 @@ def completed(case: Case, finding: Finding) -> Finding:
     if refuted := coverage.against(case.layers, "python" if finding.path else finding.layer, growth):
         reasons.append(refuted)
         level = Confidence.LOW
-    if "K" in have and level is Confidence.MEDIUM:
+    if _KNOWN_AND_GROWING <= have.keys() and level is Confidence.LOW:
+        level = Confidence.MEDIUM  # a pace that fades is no argument against a leak that is known
+    elif "K" in have and level is Confidence.MEDIUM:
         level = confidence(tuple(have.items()), Facts(growth, finding.counts, share_ratio=finding.share_of_growth_ratio))
     if level is Confidence.HIGH and (reasons or "R" not in have):
         level = Confidence.MEDIUM

@@ -111,3 +111,10 @@ def test_the_pace_is_told_a_unit_of_work_where_work_was_counted():
     assert finding.unit_bytes == 4096
     assert round(finding.rate.bytes_per_s) == 40_960
     assert round(finding.bytes_per_work.bytes_per_s, -1) == 8190
+
+
+def test_a_known_leak_whose_pace_fades_is_believed_all_the_same():
+    examined = case(STORE, growth_bytes_s=45_000, n=[100, 300, 480, 600, 680])
+    finding = found(examined)
+    assert finding.confidence is Confidence.LOW
+    assert proof.completed(examined, replace(finding, known="warnings: a registry")).confidence is Confidence.MEDIUM
