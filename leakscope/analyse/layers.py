@@ -197,14 +197,15 @@ def _large(totals: Sequence[HeapTotals], used: float | None, window: Window) -> 
     """How much of what malloc has handed out in a window went to objects: the part that it was between the snapshots.
 
     Growth need not be even, and the snapshots need not span the window. Where malloc handed out little between them, the slope
-    of the objects is all there is.
+    of the objects is all there is; a burst in one of them may tilt it, so it says no more than malloc does.
     """
     known = [(each.malloc_used_bytes, each.malloc_bytes) for each in totals if each.malloc_used_bytes is not None]
     if used is not None and len(known) > 1:
         given, objects = known[-1][0] - known[0][0], known[-1][1] - known[0][1]
         if given >= LOOSE_BYTES and 0 <= objects <= (1 + LOOSE_SHARE) * given:
             return used * min(1.0, objects / given)
-    return _extrapolated(totals, "malloc_bytes", window) or 0.0
+    slope = _extrapolated(totals, "malloc_bytes", window) or 0.0
+    return slope if used is None else max(min(0.0, used), min(slope, max(0.0, used)))
 
 
 def _loose_part(totals: Sequence[HeapTotals]) -> float:

@@ -144,3 +144,12 @@ def test_growth_that_slows_down_is_told_apart_as_it_was_between_the_snapshots():
     growth = by_name(layers.account(samples, layers.private_memory(samples), totals, Window(10.0, 60.0)))
     assert abs(growth["python"] / growth["total"] - 0.75) < 0.02
     assert abs(growth["native"] / growth["total"] - 0.25) < 0.02
+
+
+def test_a_burst_that_a_snapshot_happens_to_see_moves_nothing_between_the_layers():
+    samples = timeline(60, anon_bytes=lambda t: 90 * MIB + t * MIB, file_bytes=0, shmem_bytes=0, malloc_used_bytes=20 * MIB,
+                       malloc_free_bytes=lambda t: t * MIB)
+    totals = [layers.HeapTotals(t, size * MIB, size * MIB, 0, None, 20 * MIB) for t, size in ((10.0, 18), (30.0, 6), (50.0, 5))]
+    growth = by_name(layers.account(samples, layers.private_memory(samples), totals, Window(0.0, 60.0)))
+    assert (growth["python"], growth["native"]) == (0, 0)
+    assert growth[layers.KEPT] == growth["total"]
