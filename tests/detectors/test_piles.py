@@ -313,3 +313,41 @@ def test_of_three_snapshots_one_before_the_last_imports_is_left_out_where_two_ar
     examined = case(CACHE, growth_bytes_s=500_000, n=[1, 1, 900])
     rows = [{**row, "modules": 200 if row["t_ns"] < 9e9 else 300} for row in examined.timeline]
     assert [each.counts for each in detected(Case(examined.graphs, rows))[0]] == [(1, 900)]
+
+
+def test_a_callback_in_a_tuple_stands_for_the_object_behind_it():
+    findings, _ = detected(case("""
+        module app
+        app .exits -> exits:collections.deque
+        exits [*] -> entry:tuple x{n}
+        entry [3] -> wrapper:function x{n}
+        wrapper <__closure__> -> cells:tuple x{n}
+        cells [0] -> cell:cell x{n}
+        cell {} -> call:method x{n}
+        call <__self__> -> link:app.Connection x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert [each.leaked_type for each in findings] == ["app.Connection"]
+
+
+def test_a_function_that_is_the_entry_itself_is_what_piles_up():
+    findings, _ = detected(case("""
+        module app
+        app .hooks -> hooks:list
+        hooks [*] -> hook:function x{n}
+        hook <__closure__> -> cells:tuple x{n}
+        cells [0] -> cell:cell x{n}
+        cell {} -> link:app.Connection x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert [each.leaked_type for each in findings] == ["function"]
+
+
+def test_plumbing_of_the_standard_library_stands_for_the_task_behind_it():
+    findings, _ = detected(case("""
+        module app
+        app .keys -> keys:dict
+        keys [*] -> key:selectors.SelectorKey x{n} len 4
+        key .data -> handle:asyncio.events.Handle x{n}
+        handle <_callback> -> task:_asyncio.Task x{n}
+        task .coro -> bytes x{n} 4KiB
+    """, n=[100, 200, 300, 400]))
+    assert [each.leaked_type for each in findings] == ["_asyncio.Task"]
