@@ -31,6 +31,7 @@ SUFFIX = ""  # goes to a stream, not to a file
 _PLAIN_WIDTH = 120  # of a stream that is no terminal, such as a CI log
 _LINES = 12
 _SENTENCE_LINES = 3
+_REMEDY_LINES = 2
 _STYLES = {"leak": "bold red", "ok": "bold green", "neutral": "bold yellow"}
 
 
@@ -56,7 +57,7 @@ def _lines(report: Report, width: int, report_file: str) -> list[Text]:
     sentence = textwrap.wrap(verdict.sentence, width - 2, max_lines=_SENTENCE_LINES, placeholder=" ...") or [""]
     lines = [heading, *(Text(f"  {line}") for line in sentence)]
     last = [_fact("report", report_file)] if report_file else []
-    facts = [_fact(name, clip(on_one_line(text), width - 13)) for name, text in _facts(report) if text]
+    facts = [line for name, text in _facts(report) if text for line in _fact_lines(name, on_one_line(text), width - 13)]
     return (lines + facts)[:_LINES - len(last)] + last
 
 
@@ -104,6 +105,12 @@ def _layers(report: Report) -> str:
             share_part = f" {ratio_text(share)}" if share is not None and not layer.name.startswith("cuda") else ""
             parts.append(f"{layer_word(layer.name)}{share_part or ' ' + growth_text(layer.growth_bytes)}")
     return " | ".join(parts)
+
+
+def _fact_lines(name: str, text: str, width: int) -> list[Text]:
+    """What to do is wrapped; a path or a number is cut in its middle, where the least is lost."""
+    parts = textwrap.wrap(text, width, max_lines=_REMEDY_LINES, placeholder=" ...") if name == "remedy" else [clip(text, width)]
+    return [_fact(name if number == 0 else "", part) for number, part in enumerate(parts)]
 
 
 def _fact(name: str, text: str) -> Text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -86,3 +87,11 @@ def test_a_run_without_evidence_says_what_to_run_next():
 
 def test_a_known_leak_is_told_in_the_last_words():
     assert f"  known      {KNOWN}" in said(with_known(python_leak()))
+
+
+def test_what_to_do_is_wrapped_and_not_cut_in_its_middle():
+    report = python_leak()
+    remedy = "Store the text of the exception, " + "and let its traceback go, " * 6 + "at once."
+    lines = said(replace(report, findings=(replace(report.findings[0], remedy=remedy), *report.findings[1:]))).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  remedy"))
+    assert " ".join(line[13:] for line in lines[first:first + 2]) == remedy
