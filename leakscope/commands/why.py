@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from leakscope.heap.graph import HeapGraph
 
 MOST_SHOWN = 20
+MOST_SEARCHED = 3  # snapshots of a process, ours
 
 
 @click.command("why")
@@ -24,7 +26,8 @@ MOST_SHOWN = 20
 @click.option("--type", "type_name", metavar="TYPE", help="Objects of this type: module.Class, or Class alone.")
 @click.option("--address", metavar="ADDRESS", help="The object with this id(), such as 0x7f3c2a9d1e50.")
 @click.option("--pid", type=int, metavar="PID", help="Only in this process; default: the first that has such objects.")
-@click.option("--snapshot", type=int, metavar="N", help="Number of the snapshot; default: the last one before the exit.")
+@click.option("--snapshot", type=int, metavar="N",
+              help="Number of the snapshot; default: the last before the exit that has such objects.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of text.")
 def command(session: Path, type_name: str | None, address: str | None, pid: int | None, snapshot: int | None,
             as_json: bool) -> None:
@@ -55,8 +58,8 @@ def _number(address: str) -> int:
         raise UsageError(f"--address {address} is no address.", "--address 0x7f3c2a9d1e50") from None
 
 
-def _graphs(evidence: sessions.Session, pid: int | None, snapshot: int | None) -> list[tuple[int, HeapGraph]]:
-    """The snapshot to look at of each process that has one."""
+def _graphs(evidence: sessions.Session, pid: int | None, snapshot: int | None) -> Iterator[HeapGraph]:
+    """The snapshots to look at, process by process, newest first: the last one may have been taken while the program ended."""
     from leakscope.heap.load import load
 
     found = []
@@ -66,13 +69,13 @@ def _graphs(evidence: sessions.Session, pid: int | None, snapshot: int | None) -
         if snapshot is not None:
             running = [folder for folder in folders if folder.done.get("index") == snapshot]
         if running and pid in (None, process.pid):
-            found.append((process.pid, load(running[-1].path)))
+            found += [folder.path for folder in running[:-MOST_SEARCHED - 1:-1]]
     if not found:
         there = "; ".join(f"--pid {process.pid} --snapshot {', '.join(str(folder.done.get('index')) for folder in folders)}"
                           for process in evidence.processes() if (folders := process.snapshots()))
         raise LeakScopeError(f"The session '{evidence.path}' has no such snapshot to look at.",
                              f"there are: {there}" if there else "leakscope run --every 1s -- COMMAND")
-    return found
+    yield from map(load, found)
 
 
 def _find(evidence: sessions.Session, type_name: str | None, address: int | None, pid: int | None,
@@ -81,7 +84,7 @@ def _find(evidence: sessions.Session, type_name: str | None, address: int | None
     from leakscope.analyse import holders
 
     known: set[str] = set()
-    for _, graph in _graphs(evidence, pid, snapshot):
+    for graph in _graphs(evidence, pid, snapshot):
         if address is not None:
             nodes = holders.at_address(graph, address)
         else:
