@@ -6,8 +6,8 @@
 A workload does a fixed amount of work and prints the wall time of that work alone, without the start of the interpreter and
 without what a tool does when the program has ended. In every round each tool runs once, in an order that moves on from round to
 round. Two ratios are shown: the median of the ratios to the bare program of the same round, and the fastest run to the fastest
-bare one, which a neighbour on the same processor disturbs less. Tools that slow a program down tenfold, or take minutes to end, do a fifth
-of the work, and so does the bare program that they are compared with.
+bare one, which a neighbour on the same processor disturbs less. Tools that slow a program down tenfold, or take minutes to
+end, do a fifth of the work, and so does the bare program that they are compared with.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def fastest(taken: Sequence[Measured]) -> float:
 
 def shown(runs: dict[tuple[str, str], list[Measured]], tools: Sequence[Tool], workloads: Sequence[str]) -> str:
     """The table: median ratio and that of the fastest runs, and the peak of memory beside that of the bare program."""
-    head = ["", *(f"{workload}: median, fastest" for workload in workloads), *(f"{workload}: peak MiB" for workload in workloads)]
+    head = ["", *(f"{each}: median, fastest" for each in workloads), *(f"{each}: peak MiB" for each in workloads)]
     rows = []
     for tool in tools:
         row = [tool.name]
@@ -165,7 +165,8 @@ def main() -> None:
     workloads = args.workload or list(WORKLOADS)
     runs = measure(tools, workloads, args.python, args.rounds, args.scale)
     found = ", ".join(f"{name} {version}" for name, version in versions(args.python, PACKAGES).items())
-    text = f"{machine}.\n{found}.\n{args.rounds} rounds in turns: the median of the ratios within a round, and the ratio of the fastest runs.\n\n"
+    text = f"{machine}.\n{found}.\n{args.rounds} rounds in turns: the median of the ratios within a round, and the ratio of the "
+    text += "fastest runs.\n\n"
     text += shown(runs, tools, workloads)
     print(text)
     if args.out:

@@ -10,7 +10,8 @@ from tests.detectors.cases import MIB, detected, timeline
 
 def worker(private, anon=100 * MIB):
     samples = timeline(40, anon_bytes=anon, rss_bytes=anon, file_bytes=9 * MIB, shmem_bytes=0, pss_anon_bytes=private,
-                       pss_file_bytes=MIB, pss_shmem_bytes=0, uss_bytes=private, malloc_used_bytes=20 * MIB, malloc_free_bytes=MIB,
+                       pss_file_bytes=MIB, pss_shmem_bytes=0, uss_bytes=private, malloc_used_bytes=20 * MIB,
+                       malloc_free_bytes=MIB,
                        py_blocks=100_000)
     return Case([], samples, {"pid": 8, "parent": 2, "role": "fork"})
 
