@@ -165,8 +165,8 @@ def main() -> None:
     workloads = args.workload or list(WORKLOADS)
     runs = measure(tools, workloads, args.python, args.rounds, args.scale)
     found = ", ".join(f"{name} {version}" for name, version in versions(args.python, PACKAGES).items())
-    text = f"{machine}.\n{found}.\n{args.rounds} rounds in turns: the median of the ratios within a round, and the ratio of the "
-    text += "fastest runs.\n\n"
+    text = f"{machine}.\n{found}.\n{args.rounds} rounds in turns: the median of the ratios within a round, and the ratio of "
+    text += "the fastest runs.\n\n"
     text += shown(runs, tools, workloads)
     print(text)
     if args.out:
