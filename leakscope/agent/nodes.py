@@ -15,7 +15,7 @@ _UNKNOWN, _LIVE, _ENDED = range(3)
 _IMMORTAL_FROM = 1 << 29
 # What caches call their limit: cachetools, SQLAlchemy, queues, logging's MemoryHandler and many programs.
 _LIMIT_NAMES = ("maxsize", "_maxsize", "max_size", "_max_size", "maxlen", "_maxlen", "capacity", "_capacity", "max_entries",
-                "_max_entries", "_Cache__maxsize")
+                "_max_entries", "max_items", "_max_items", "limit", "_limit", "_Cache__maxsize")
 _LENGTHS = {container: container.__len__ for container in CONTAINERS}
 
 

@@ -88,6 +88,15 @@ class Cohorts:
         return early / sum(recent)
 
     @property
+    def pace_ratio(self) -> float | None:
+        """Births of survivors in the last third over those in the first, in units of the clock; None for few epochs."""
+        recent = self.counts[1:]
+        third = len(recent) // 3
+        if third < 2 or len(set(self.lengths)) != 1 or not sum(recent[:third]):
+            return None
+        return sum(recent[-third:]) / sum(recent[:third])
+
+    @property
     def is_front_loaded(self) -> bool:
         """True if nearly all survivors are from the first third."""
         return (self.early_ratio or 0.0) >= EARLY_SHARE

@@ -111,6 +111,13 @@ def declared_bound(graph: HeapGraph, tree: Tree, pile: Accumulation) -> tuple[in
     return None
 
 
+def cache_of(graph: HeapGraph, tree: Tree, pile: Accumulation) -> dict[str, Any] | None:
+    """What a functools cache counts itself (names.json, caches), if that is what the pile is in."""
+    above = [] if pile.owner_node < 0 else _edges_up(tree, pile.owner_node, 2)
+    addresses = {int(graph.address[node]) for node in above}
+    return next((cache for cache in graph.caches if cache["address"] in addresses), None)
+
+
 def expires_by_age(graph: HeapGraph, tree: Tree, pile: Accumulation) -> bool:
     """True if the object around the container has an attribute that speaks of the age of entries, such as `ttl`."""
     if pile.owner_node < 0:

@@ -15,6 +15,8 @@ STEADY_RATIO = 0.5  # of the pace of the start at the end: the growth does not s
 SOFT_BOUND = 2.0  # some caches tidy up late: SQLAlchemy's at 1.5 times its capacity
 FILLED_RATIO = 0.2  # a container below this is far from its bound ...
 HUGE_BOUND_BYTES = 256 << 20  # ... and a bound that would hold this much is none; both ours
+HIT_SHARE = 0.5  # as many answers as so many misses: the cache is of use; ours
+VAGUE_NAMES = ("limit", "_limit")  # may be a limit of anything: they count for a container that comes near them; ours
 FAR_BOUND_SHARE = 1.0  # ... and one that would hold more than the process has is no harmless one; ours
 
 
@@ -40,6 +42,8 @@ def bound_of(case: Case, pile: Accumulation) -> Bound | None:
     entries = pile.counts[-1] / max(1, pile.owner_count)
     unit = pile.sizes_bytes[-1] / max(1, pile.counts[-1])
     bound = Bound(limit, what, entries / limit if limit else 1.0, unit * limit)
+    if what in VAGUE_NAMES and bound.filled_ratio < FILLED_RATIO:
+        return None
     if bound.filled_ratio > SOFT_BOUND or bound.filled_ratio < FILLED_RATIO and bound.full_bytes >= HUGE_BOUND_BYTES:
         return None
     return bound
@@ -65,7 +69,7 @@ def dismissal(case: Case, pile: Accumulation, cohorts: Cohorts | None, outlived_
     if outlived_ratio is not None and outlived_ratio < settle.GONE and case.settled is not None:
         return (f"in flight: {outlived_ratio:.0%} of its growth was left when the load had paused for "
                 f"{seconds_text(case.settled.last.quiet_s)}")
-    return _by_births(case, pile, cohorts, ratio) or _by_load(case, cohorts)
+    return _by_hits(case, pile, cohorts) or _by_births(case, pile, cohorts, ratio) or _by_load(case, cohorts)
 
 
 def arrows(counts: tuple[int, ...]) -> str:
@@ -77,6 +81,16 @@ def _filled_at_start(cohorts: Cohorts | None) -> str:
     if cohorts is None or not cohorts.is_front_loaded:
         return ""
     return f"; {cohorts.early_ratio or 0.0:.0%} of what is new was born in the first third of the time"
+
+
+def _by_hits(case: Case, pile: Accumulation, cohorts: Cohorts | None) -> str:
+    """A cache that answers, and is filled ever slower: it will have all that can be asked for."""
+    cache = evidence.cache_of(case.last, case.tree(case.last), pile)
+    ratio = None if cohorts is None else cohorts.pace_ratio
+    if cache is None or ratio is None or ratio >= STEADY_RATIO or cache.get("hits", 0) < HIT_SHARE * cache.get("misses", 0):
+        return ""
+    return (f"it levels off: entries come at {ratio:.0%} of the pace of the start, and {count_text(cache['hits'])} questions "
+            f"were answered from it, {count_text(cache['misses'])} were not")
 
 
 def _by_births(case: Case, pile: Accumulation, cohorts: Cohorts | None, ratio: float | None) -> str:

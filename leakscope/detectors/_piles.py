@@ -204,6 +204,8 @@ def expires(case: Case, pile: Pile) -> bool:
 def confidence(case: Case, pile: Pile, facts: proof.Facts, bits: tuple[tuple[str, str], ...], far_bound: str) -> Confidence:
     """As the bits say; low where the pace fades, a bound is stated, or entries expire that were not watched for long."""
     ratio = case.steady(facts.counts)
+    if pile.shape == "cache" and facts.cohorts is not None and (facts.cohorts.pace_ratio or 1.0) < STEADY_RATIO:
+        return Confidence.LOW  # a cache of all that can be asked for fills ever slower
     if far_bound or ratio is not None and ratio < STEADY_RATIO:
         return Confidence.LOW
     if len(facts.counts) < EXPIRY_SNAPSHOTS and expires(case, pile):

@@ -96,3 +96,53 @@ def test_garbage_that_waits_is_dismissed_with_its_size_and_when_the_collector_co
         response .parser -> parser
     """, gc={"counts": [300, 4, 8]}, n=[100, 200, 300, 400]))
     assert dismissed[0].why.startswith("6.3 MiB wait for the collector, which has not come yet, but will: after 3 more")
+
+
+LIMITED = """
+    module app
+    app .store -> store:app.Store
+    store .items -> items:collections.OrderedDict
+    items [*] -> session:app.Session x{n} 16KiB
+    bound store {bound} limit
+"""
+
+
+def test_a_limit_that_the_entries_come_near_is_their_bound():
+    findings, dismissed = detected(case(LIMITED, n=[100, 200, 300, 340], bound=[350] * 4))
+    assert (findings, dismissed[0].why) == ([], "bounded: limit 350, 97% filled")
+
+
+def test_a_limit_that_may_be_of_anything_is_none_while_the_entries_are_far_from_it():
+    assert owners(detected(case(LIMITED, n=[100, 200, 300, 400], bound=[9000] * 4))[0]) == ["app.store.items"]
+
+
+CACHE = """
+    module geo
+    geo .lookup -> lookup:functools._lru_cache_wrapper 'lru_cache of lookup()'
+    lookup <cache> -> entries:dict
+    entries [*] -> point:geo.Point x{n} 4KiB
+    lru lookup geo.lookup max none size {n} hits {hits} misses 90
+{samples}
+"""
+
+
+def cached(births, hits=9):
+    lines = "\n".join(f"    samples point {count} 64KiB make@geo.py:7 at {second}" for second, count in births)
+    return detected(case(CACHE, growth_bytes_s=45_000, n=[100, 200, 300, 400], samples=["", "", "", lines],
+                         hits=[hits] * 4))
+
+
+def test_a_cache_without_a_limit_that_fills_ever_slower_is_believed_little():
+    (finding,), _ = cached([(1 + 2 * step, 20 - step) for step in range(15)])
+    assert finding.confidence is Confidence.LOW
+
+
+def test_a_cache_without_a_limit_that_goes_on_filling_is_a_leak():
+    (finding,), _ = cached([(1 + 2 * step, 12) for step in range(15)])
+    assert finding.confidence is Confidence.HIGH
+
+
+def test_a_cache_that_answers_and_fills_ever_slower_levels_off():
+    findings, dismissed = cached([(1 + 2 * step, 20 - step) for step in range(15)], hits=400)
+    assert findings == []
+    assert dismissed[0].why.endswith("400 questions were answered from it, 90 were not")

@@ -2,7 +2,8 @@
 #include "texts.h"
 
 const char *const limit_names[] = {"maxsize", "_maxsize", "max_size", "_max_size", "maxlen", "_maxlen", "capacity", "_capacity",
-                                   "max_entries", "_max_entries", "_Cache__maxsize"};
+                                   "max_entries", "_max_entries", "max_items", "_max_items", "limit", "_limit",
+                                   "_Cache__maxsize"};
 const unsigned limit_names_count = sizeof limit_names / sizeof *limit_names;
 
 typedef struct {
