@@ -13,6 +13,7 @@ from leakscope.analyse import kernel, naming
 from leakscope.analyse.dominators import dominators, retained_by_device
 from leakscope.analyse.paths import Tree, best_tree, path_to
 from leakscope.analyse.reachability import garbage, held_from_outside
+from leakscope.analyse.sites import is_library_label
 from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
 from leakscope.heap.roots import RANK
@@ -23,7 +24,7 @@ Array = NDArray[Any]
 MOST_HOLDERS = 500  # who else holds an object is looked for among so many; ours: a shared string has millions
 
 _MODULE, _TASK = layout.ROOT_KINDS.index("module"), layout.ROOT_KINDS.index("task")
-_CONTEXT = layout.ROOT_KINDS.index("contextvar")
+_CONTEXT, _FRAME = layout.ROOT_KINDS.index("contextvar"), layout.ROOT_KINDS.index("frame")
 _OF_TASK = "context of Task "  # how the agent calls the context of a pending task
 
 
@@ -44,12 +45,14 @@ def _is_of_task(graph: HeapGraph) -> Array:
 
 def root_ranks(graph: HeapGraph) -> Array:
     """(R,) the order in which roots are followed: heap/roots.py, with modules split in four, contexts of threads before those
-    of tasks, which are copies of them.
+    of tasks, which are copies of them, and frames of the program before those of libraries, whose calls come and go.
     """
     ranks = np.empty(len(graph.root_kind), np.int32)
     for row, (kind, node) in enumerate(zip(graph.root_kind.tolist(), graph.root_node.tolist())):
         rank = 2 * RANK[layout.ROOT_KINDS[kind]]
         ranks[row] = _module_rank(graph.node_name(node)) if kind == _MODULE else rank + 2
+        if kind == _FRAME and is_library_label(graph.node_name(node)):
+            ranks[row] += 1
     ranks[_is_of_task(graph)] += 1
     return ranks
 

@@ -72,6 +72,11 @@ def is_library(file: str, libraries: frozenset[str] = frozenset()) -> bool:
     return file in libraries or bool(_LIBRARY_FILE.search(file))
 
 
+def is_library_label(text: str) -> bool:
+    """True for the label of a function, a frame or a code object whose source is a library's: `f() at site-packages/x.py:3`."""
+    return bool(_LIBRARY_LABEL.search(text))
+
+
 def own_frame(frames: Sequence[Sequence[Any]], libraries: frozenset[str] = frozenset()) -> Place:
     """(file, function, line) of the innermost frame that is the program's own, else of the innermost."""
     own = next((frame for frame in frames if not is_library(str(frame[0]), libraries)), frames[0])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from leakscope.agent import format as layout
 from leakscope.analyse import _graph_python, kernel
 from leakscope.analyse.paths import best_tree, path_to
+from leakscope.analyse.retention import root_ranks
 from leakscope.heap.graph import HeapGraph
 from leakscope.heap.roots import RANK
 from tests.heaps import heap
@@ -226,3 +227,16 @@ def test_paths_lead_from_their_root_to_the_node_and_both_inner_loops_agree(data)
         kernel.active = loops
     for name in ("parent_edge", "parent", "root", "depth", "start", "kind"):
         assert getattr(tree, name).tolist() == getattr(twin, name).tolist()
+
+
+def test_a_call_of_a_library_that_is_under_way_names_nothing_that_the_program_has():
+    graph = heap("""
+        root frame concat thread 'MainThread'
+        set concat 'concat() at site-packages/pandas/concat.py:229'
+        concat ~arrays -> array:app.Array
+        root frame main thread 'MainThread'
+        set main 'main() at shop.py:7'
+        main ~plant -> plant:app.Plant
+        plant .table -> table:app.Table
+        table .values -> array""")
+    assert path_of(graph, "app.Array", ranks=root_ranks(graph)).endswith("plant table values")
