@@ -144,7 +144,12 @@ def hides_native(graph: HeapGraph, pile: Accumulation) -> bool:
     if carries_autograd(graph, pile):
         return True
     candidates = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node, 32))]
-    return any(_is_extension_type(graph, node) for node in candidates)
+    return any(_is_extension_type(graph, node) and not _shows_its_memory(graph, node) for node in candidates)
+
+
+def _shows_its_memory(graph: HeapGraph, node: int) -> bool:
+    """True if the native memory of an object is in the graph, as a tensor's storage is: then it hides none."""
+    return any(graph.kind[edge.target] == _KIND["storage"] for edge in graph.edges_from(node, 16))
 
 
 def carries_autograd(graph: HeapGraph, pile: Accumulation) -> bool:
