@@ -19,6 +19,7 @@ VISIBLE_BYTES = 1 << 20  # growth that is worth a word; ours
 LEAST_RUN_S = 2.0  # shorter runs say nothing about growth
 LEAST_SAMPLES = 12
 WANTED_RUN_S = 60.0  # what is asked for where a run was too short; ours
+EXPLAINED_SHARE = 0.5  # of the growth: what explains so much of it is named even where it cannot be claimed; ours
 STEP_SHARE = 0.8  # of all growth in one step: it is kept once, and no rate; ours
 HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", "it follows the load",
             "allocator high water")  # how reasons begin
@@ -82,7 +83,7 @@ def judge(examined: Sequence[Examined]) -> Verdict:
     rate = total_rate(examined)
     growth = sum(each.case.trend.growth_bytes for each in examined if each.case.trend)
     if not claims:
-        return replace(_no_claim(examined, growth), growth_bytes=growth, rate=rate, memory_limit_bytes=limit,
+        return replace(_no_claim(examined, findings, growth), growth_bytes=growth, rate=rate, memory_limit_bytes=limit,
                        bytes_per_work=_per_work(examined[0].case))
     first = claims[0]
     case = next(each.case for each in examined if first in each.findings)
@@ -136,8 +137,8 @@ def sentence_of(finding: Finding, unit: str = "unit of work") -> str:
     return f"{finding.owner} grew by {count_text(added)} {finding.leaked_type}, {growth}{part}{pace}."
 
 
-def _no_claim(examined: Sequence[Examined], growth: int) -> Verdict:
-    """The verdict where nothing can be claimed: why not, from the first reason that holds."""
+def _no_claim(examined: Sequence[Examined], findings: Sequence[Finding], growth: int) -> Verdict:
+    """The verdict where nothing can be claimed: why not, from the first reason that holds; `findings` most probable first."""
     main = examined[0].case
     short = _too_short(main)
     if short:
@@ -148,11 +149,9 @@ def _no_claim(examined: Sequence[Examined], growth: int) -> Verdict:
     bounded = [what for each in examined for what in each.dismissed if (what.growth_bytes or 0) >= VISIBLE_BYTES / 4]
     bounded = [what for what in bounded if what.why.startswith(HARMLESS)]
     explained = sum(what.growth_bytes or 0 for what in bounded)
-    if explained < 0.5 * growth and any(each.case.trend and _goes_on(each.case.trend) for each in examined):
-        few = len(main.graphs) < LEAST_SNAPSHOTS
-        missing = f"only {len(main.graphs)} snapshots were taken" if few else "no owner of it was found"
-        return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW,
-                       f"Memory still grows, by {bytes_text(growth)} in the judged part of the run, but {missing}.")
+    if explained < EXPLAINED_SHARE * growth and any(each.case.trend and _goes_on(each.case.trend) for each in examined):
+        return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, f"Memory still grows, by {bytes_text(growth)} in "
+                       f"the judged part of the run, but {_missing(main, findings)}.")
     if bounded:
         largest = max(bounded, key=lambda what: what.growth_bytes or 0)
         return Verdict(VerdictClass.BOUNDED_GROWTH, Confidence.MEDIUM,
@@ -167,6 +166,18 @@ def _no_claim(examined: Sequence[Examined], growth: int) -> Verdict:
                            "that is kept, no rate.")
         return Verdict(VerdictClass.WARM_UP, Confidence.MEDIUM, f"Memory grew by {bytes_text(whole)} and then stopped growing.")
     return _power(main, "Memory is flat")
+
+
+def _missing(main: Case, findings: Sequence[Finding]) -> str:
+    """What a claim lacks: the doubt about what explains most of the growth, or that there is no such thing."""
+    likely = next((each for each in findings if (each.share_of_growth_ratio or 0.0) >= EXPLAINED_SHARE), None)
+    if likely is not None:
+        what = f"{likely.leaked_type} in {likely.owner}" if likely.leaked_type and likely.path else likely.owner
+        doubt = f": {likely.doubts[0]}" if likely.doubts else ""
+        return f"what explains {likely.share_of_growth_ratio:.0%} of it, {what}, is not certain{doubt}"
+    if len(main.graphs) < LEAST_SNAPSHOTS:
+        return f"only {len(main.graphs)} snapshots were taken"
+    return "no owner of most of it was found" if findings else "no owner of it was found"
 
 
 def _too_short(case: Case) -> str:

@@ -55,6 +55,21 @@ def test_growth_that_nobody_owns_is_not_called_a_leak():
     assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE
 
 
+FADING = PILE.replace("16KiB", "64KiB")
+
+
+def test_what_explains_most_of_the_growth_but_is_not_certain_is_named_with_its_doubt():
+    answer = judged(case(FADING, growth_bytes_s=900_000, n=[100, 300, 420, 500]))
+    assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE
+    assert "% of it, shop.Order in app.cache, is not certain: the growth slows down" in answer.sentence
+
+
+def test_what_explains_little_of_the_growth_and_is_not_certain_is_not_named():
+    answer = judged(case(FADING, growth_bytes_s=9_000_000, n=[100, 300, 420, 500]))
+    assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE
+    assert answer.sentence.endswith("but no owner of most of it was found.")
+
+
 def native(used, free):
     return Case([], timeline(60, rss_bytes=lambda t: 50 * MIB + t * MIB, anon_bytes=lambda t: 40 * MIB + t * MIB,
                              malloc_used_bytes=used, malloc_free_bytes=free, file_bytes=10 * MIB, shmem_bytes=0))
