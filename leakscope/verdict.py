@@ -22,7 +22,7 @@ WANTED_RUN_S = 60.0  # what is asked for where a run was too short; ours
 EXPLAINED_SHARE = 0.5  # of the growth: what explains so much of it is named even where it cannot be claimed; ours
 STEP_SHARE = 0.8  # of all growth in one step: it is kept once, and no rate; ours
 HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", "it follows the load",
-            "allocator high water")  # how reasons begin
+            "allocator high water", "waiting garbage")  # how reasons begin
 ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run counts for the rate
 
 _CLASS_OF_RULE = {"LS1": VerdictClass.PYTHON_LEAK, "LS2": VerdictClass.DELAYED_GARBAGE, "LS109": VerdictClass.NATIVE_LEAK,

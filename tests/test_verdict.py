@@ -106,6 +106,24 @@ def test_garbage_that_the_collector_never_frees_is_delayed_garbage():
     assert "StreamParser.response" in answer.sentence
 
 
+WAITING = """
+    garbage parser:sdk.StreamParser x{n} 64KiB
+    parser .response -> response:sdk.Response x{n}
+    response .parser -> parser
+"""
+
+
+def test_growth_that_is_garbage_which_waits_for_an_ordinary_collector_is_explained():
+    answer = judged(case(WAITING, growth_bytes_s=640_000, n=[100, 200, 300, 400]))
+    assert answer.kind is VerdictClass.BOUNDED_GROWTH
+    assert "unreachable cycles (18.8 MiB), waiting garbage: 25" in answer.sentence
+
+
+def test_garbage_for_which_no_collector_will_come_explains_nothing_where_it_came_and_went():
+    answer = judged(case(WAITING, growth_bytes_s=640_000, gc={"enabled": False}, n=[100, 50, 300, 400]))
+    assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE
+
+
 def test_the_time_until_the_limit_follows_the_rate():
     examined = case(PILE, growth_bytes_s=MIB, n=[100, 400, 700, 1000])
     limited = Case(examined.graphs, examined.timeline, memory_limit_bytes=3600 * MIB + 81 * MIB)

@@ -30,6 +30,7 @@ RULE = Rule("LS201", "garbage-cycles", "Unreachable cycles pile up uncollected")
 REMEDY = ("Break the cycle (hold the way back by weakref.ref, del the exception in a finally), or let the collector run "
           "(gc.enable(), ordinary thresholds).")
 
+WAITS = "waiting garbage"  # how the reason begins that explains growth (verdict.HARMLESS)
 HIDDEN = "the way back goes through C++ objects, which the collector does not look into: it never frees this cycle"
 HIDDEN_REMEDY = ("Break the cycle where it is closed; no collector does. Of tensors: set .grad to None, or take the gradients "
                  "by torch.autograd.grad instead of backward(create_graph=True).")
@@ -49,11 +50,13 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     growth = sizes[-1] - sizes[0]
     if growth < LEAST_GARBAGE_BYTES:
         return
-    found = list(_findings(case, growth, reason(case))) if grew_in_every_interval(sizes) else []
+    why = reason(case)
+    found = list(_findings(case, growth, why)) if grew_in_every_interval(sizes) else []
     yield from found
     if not found:
-        yield Dismissed("unreachable cycles", f"{bytes_text(sizes[-1])} wait for the collector, which has not come yet, but "
-                        f"will: {due(case)}", "", growth)
+        waits = f"{WAITS}: {bytes_text(sizes[-1])}, for which the collector has not come yet, but will: {due(case)}"
+        comes_and_goes = f"they come and go: {bytes_text(sizes[-1])} are left, and {why}"
+        yield Dismissed("unreachable cycles", comes_and_goes if why else waits, "", growth)
 
 
 def due(case: Case) -> str:

@@ -95,7 +95,7 @@ def test_garbage_that_waits_is_dismissed_with_its_size_and_when_the_collector_co
         parser .response -> response:sdk.Response x{n}
         response .parser -> parser
     """, gc={"counts": [300, 4, 8]}, n=[100, 200, 300, 400]))
-    assert dismissed[0].why.startswith("6.3 MiB wait for the collector, which has not come yet, but will: after 3 more")
+    assert dismissed[0].why.startswith("waiting garbage: 6.3 MiB, for which the collector has not come yet, but will: after 3")
 
 
 LIMITED = """
