@@ -9,7 +9,8 @@ import sys
 
 from . import classes
 
-_MOST_SAMPLES = 48
+_MOST_SAMPLES = 256
+_MOST_OF_STORAGE = 3  # views of one storage say little about storages
 _MOST_LOOKS = 200_000  # objects of the collector's lists: 1 to 20 ms, until it is learned once a process
 _MOST_TRIES = 4  # for views: a program may never have any
 _NUMBERS = {"cpu": 0, "cuda": 1}  # c10/core/DeviceType.h
@@ -30,7 +31,7 @@ def learn(probe):
         quiet = parts.get("DisableTorchFunction") or parts["DisableTorchFunctionSubclass"]
         tensors = probe.torch_samples(_MOST_SAMPLES, _MOST_LOOKS)
         with quiet():
-            samples = [sample for sample in map(_Getters(parts), tensors) if sample is not None]
+            samples = _few_of_each_storage(map(_Getters(parts), tensors))
             reason = probe.torch_learn(samples)
             has_views = any(sample[-1] for sample in samples)
             del samples
@@ -40,6 +41,16 @@ def learn(probe):
         _state["reason"] = reason if tensors and not _state["learned"] else ""
     except Exception as error:  # another version, or something that only bears the name
         _state["reason"] = "its tensors could not be asked (%s)" % type(error).__name__
+
+
+def _few_of_each_storage(samples):
+    """Return the samples that the probe learns from; `samples` may hold None."""
+    kept, counts = [], {}
+    for sample in samples:
+        if sample is not None and counts.get(sample[2], 0) < _MOST_OF_STORAGE:
+            counts[sample[2]] = counts.get(sample[2], 0) + 1
+            kept.append(sample)
+    return kept
 
 
 def why_not():

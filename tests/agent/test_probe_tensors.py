@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,11 @@ def test_storages_are_seen_beside_threads_of_c_and_in_a_child(name: str, changin
     weights = snapshot.follow(snapshot.module(), "attribute FIRST", "attribute _parameters", "key")
     assert sorted(int(snapshot.shallow_bytes[node]) for node in snapshot.follow(weights, "storage")) == [64, 1024]
     assert snapshot.done["notes"] == []
+
+
+def test_rows_of_one_table_tell_how_large_the_table_is(tmp_path: Path) -> None:
+    """No tensor shows a whole storage: a cache that keeps rows of a table was taken for one that keeps unknown memory."""
+    needs("torch")
+    snapshot = run("import torch\nROWS = [row for row in torch.zeros(600, 256)[:300]]\nnative('rows')", tmp_path)("rows")
+    assert snapshot.done["notes"] == []
+    assert memories(snapshot, "storage") == {("storage", "memory", 600 * 256 * 4, 0): 1}

@@ -120,7 +120,7 @@ typedef struct {
     uint64_t tensor_words[OBJECT_WORDS], storage_words[OBJECT_WORDS];
 } Sample;
 
-enum { MOST_SAMPLES = 64, HEAD_WORDS = 2, STORAGE_WORDS = 20, TENSOR_WORDS = 16 };
+enum { MOST_SAMPLES = 256, HEAD_WORDS = 2, STORAGE_WORDS = 20, TENSOR_WORDS = 16 };
 
 static uint64_t *words_of_object(Sample *sample) { return (uint64_t *)sample->object; }
 static uint64_t *words_of_tensor(Sample *sample) { return sample->tensor_words; }
@@ -155,17 +155,33 @@ static size_t find_device(const Sample *samples, size_t count, size_t data)
     return 0;
 }
 
-/* The size of the storage: never less than what a tensor shows of it, and just that for some. */
+/* Whether a sample shows all of its storage and is the first of the list to do so; without `bytes`: is the first of it. */
+static bool is_first_of_storage(const Sample *samples, size_t index, size_t bytes)
+{
+    for (size_t before = 0; before < index; before++)
+        if (samples[before].storage == samples[index].storage &&
+            (bytes == 0 || samples[before].storage_words[bytes] == samples[before].least_bytes))
+            return false;
+    return bytes == 0 || samples[index].storage_words[bytes] == samples[index].least_bytes;
+}
+
+/* The size of the storage: never less than what a tensor shows of it, and just that for half of the storages. Where tensors
+ * show parts of one or two storages only (rows of a table), none may show a whole one: then it is what c10/core/StorageImpl.h
+ * has had behind the pointer to the memory since 1.0, if it can be a size; an address of today is larger. */
 static size_t find_bytes(const Sample *samples, size_t count, size_t from)
 {
+    size_t storages = 0, few_storages = 2, most_bytes_bits = 44;
+    for (size_t index = 0; index < count; index++)
+        storages += is_first_of_storage(samples, index, 0);
     for (size_t place = from; place < from + 4; place++) {
-        size_t enough = 0, equal = 0;
+        size_t enough = 0, equal = 0, sizes = 0;
         for (size_t index = 0; index < count; index++) {
             uint64_t bytes = samples[index].storage_words[place];
             enough += bytes >= samples[index].least_bytes && bytes >> 62 == 0;
-            equal += bytes == samples[index].least_bytes;
+            sizes += bytes >> most_bytes_bits == 0;
+            equal += is_first_of_storage(samples, index, place);
         }
-        if (enough == count && equal * 2 >= count)
+        if (enough == count && (equal * 2 >= storages || (place == from && sizes == count && storages <= few_storages)))
             return place;
     }
     return 0;
