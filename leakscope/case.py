@@ -13,6 +13,7 @@ from leakscope.analyse import coverage, cuts, footprint, kin, native_sites, sett
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
+from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
 from leakscope.analyse.native_sites import NativeGrowth
 from leakscope.analyse.paths import Tree
@@ -310,6 +311,7 @@ class Case:
             pile = growing.of_container(self.last, self.growth.table, node, counts, sum(self.retention.of(held).values()))
             if pile is not None and pile.growth_bytes >= LEAST_PILE_BYTES:
                 found.append(pile)
+        found += branches(self.last, self.growth, found)
         return sorted(found, key=lambda pile: -pile.growth_bytes)
 
     @cached_property

@@ -82,7 +82,7 @@ def shape(graph: HeapGraph, tree: Tree, pile: Accumulation, path: Path) -> str:
     if pile.owner_node < 0:
         return "roots"
     if pile.is_buffer:
-        return "buffer"
+        return "container" if pile.is_branch else "buffer"
     return _shape_of_member(graph, pile)
 
 

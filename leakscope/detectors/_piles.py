@@ -22,6 +22,7 @@ from leakscope.units import bytes_text, count_text
 
 HIDDEN_LEAST_BYTES = 4 << 20  # native growth that is worth blaming on objects whose memory cannot be sized
 EXPIRY_SNAPSHOTS = 5  # a cache that expires by age is believed to grow only over so many; ours
+BRANCH_SHARE = 0.25  # of the growth: what is spread over many paths and no more than this may be anything; ours
 MOST_PROVEN = 8  # piles of a case whose births and holders are looked at: each is some walks over the edges; ours
 
 
@@ -87,7 +88,8 @@ def detect_shape(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[Fi
         if why:
             yield Dismissed(what_piles_up(pile), why, pile.path.owner, pile.accumulation.growth_bytes)
         if not why or bound is not None and is_far(case, bound):
-            cut = case.cut(pile.accumulation) if rank < MOST_PROVEN else None
+            # a buffer has no entries that its owner could let go of
+            cut = case.cut(pile.accumulation) if rank < MOST_PROVEN and not pile.accumulation.is_buffer else None
             yield finding(case, pile, rule, remedy, Proven(cohorts, outlived, cut, str(bound) if bound else ""))
 
 
@@ -207,6 +209,8 @@ def confidence(case: Case, pile: Pile, facts: proof.Facts, bits: tuple[tuple[str
     if pile.shape == "cache" and facts.cohorts is not None and (facts.cohorts.pace_ratio or 1.0) < STEADY_RATIO:
         return Confidence.LOW  # a cache of all that can be asked for fills ever slower
     if far_bound or ratio is not None and ratio < STEADY_RATIO:
+        return Confidence.LOW
+    if pile.accumulation.is_branch and (len(facts.counts) < proof.HIGH_SNAPSHOTS or (facts.share_ratio or 0.0) < BRANCH_SHARE):
         return Confidence.LOW
     if len(facts.counts) < EXPIRY_SNAPSHOTS and expires(case, pile):
         return Confidence.LOW
