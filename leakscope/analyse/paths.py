@@ -25,6 +25,7 @@ _SECOND_PASS = {
     "__globals__", "__builtins__", "__mro__", "__bases__", "__base__", "__subclasses__", "__module__", "__class__",
     "__objclass__", "__loader__", "__spec__", "__type_params__", "f_back", "f_globals",
     "f_builtins", "f_code", "gi_code", "cr_code",
+    "__defaults__",  # the registry of multiprocessing.util is one, besides its own name
     "<state>",  # of a C module: what it keeps has a better name in Python
     "old_excepthook", "old_sys_excepthook",  # sys.excepthook as each threading.Thread has found it
 }

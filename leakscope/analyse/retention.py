@@ -26,6 +26,11 @@ MOST_HOLDERS = 500  # who else holds an object is looked for among so many; ours
 _MODULE, _TASK = layout.ROOT_KINDS.index("module"), layout.ROOT_KINDS.index("task")
 _CONTEXT, _FRAME = layout.ROOT_KINDS.index("contextvar"), layout.ROOT_KINDS.index("frame")
 _OF_TASK = "context of Task "  # how the agent calls the context of a pending task
+# Modules that keep a book of what is running, to join it at the exit: whoever started it is the better name.
+_BOOKS = {"module threading", "module concurrent.futures.thread", "module concurrent.futures.process",
+          "module multiprocessing.process", "module multiprocessing.util"}
+_STEP = 4  # between the ranks of two kinds of roots; modules come in that many ranks
+_AFTER_FRAMES = _STEP * (RANK["frame"] + 1) + 1
 
 
 def _module_rank(name: str) -> int:
@@ -45,14 +50,18 @@ def _is_of_task(graph: HeapGraph) -> Array:
 
 def root_ranks(graph: HeapGraph) -> Array:
     """(R,) the order in which roots are followed: heap/roots.py, with modules split in four, contexts of threads before those
-    of tasks, which are copies of them, and frames of the program before those of libraries, whose calls come and go.
+    of tasks, which are copies of them, and frames of the program before those of libraries, whose calls come and go; between
+    them the books of what is running.
     """
     ranks = np.empty(len(graph.root_kind), np.int32)
     for row, (kind, node) in enumerate(zip(graph.root_kind.tolist(), graph.root_node.tolist())):
-        rank = 2 * RANK[layout.ROOT_KINDS[kind]]
-        ranks[row] = _module_rank(graph.node_name(node)) if kind == _MODULE else rank + 2
-        if kind == _FRAME and is_library_label(graph.node_name(node)):
-            ranks[row] += 1
+        name = graph.node_name(node)
+        if kind == _MODULE:
+            ranks[row] = _AFTER_FRAMES if name in _BOOKS else _module_rank(name)
+        elif kind == _FRAME and is_library_label(name):
+            ranks[row] = _AFTER_FRAMES + 1
+        else:
+            ranks[row] = _STEP * (RANK[layout.ROOT_KINDS[kind]] + 1)
     ranks[_is_of_task(graph)] += 1
     return ranks
 

@@ -240,3 +240,19 @@ def test_a_call_of_a_library_that_is_under_way_names_nothing_that_the_program_ha
         plant .table -> table:app.Table
         table .values -> array""")
     assert path_of(graph, "app.Array", ranks=root_ranks(graph)).endswith("plant table values")
+
+
+def test_who_started_a_worker_is_a_better_name_than_the_book_of_running_threads():
+    graph = heap("""
+        module threading
+        threading ._active -> active:dict
+        active [*] -> thread:threading.Thread
+        thread ._args -> queue:app.Queue
+        module concurrent.futures.thread
+        concurrent.futures.thread ._threads_queues -> queue
+        root frame main thread 'MainThread'
+        set main 'main() at shop.py:7'
+        main ~scanner -> scanner:app.Scanner
+        scanner .todo -> queue""")
+    assert path_of(graph, "app.Queue", ranks=root_ranks(graph)).endswith("scanner todo")
+    assert path_of(graph, "threading.Thread", ranks=root_ranks(graph)).startswith("module:module threading")
