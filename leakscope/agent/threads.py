@@ -58,8 +58,8 @@ def _function(name, result):
     return _derived(_ctypes.CFuncPtr, _flags_=flags, _restype_=result)(address)
 
 
-def _words(address, count):
-    """Return `count` machine words at `address`, which must lie inside an object of our own."""
+def machine_words(address, count):
+    """Return `count` machine words at `address`, which must lie inside an object that lives and has so many."""
     if ("words", count) not in _layout:
         _layout["words", count] = _array(_c_type("L"), count)
     return list(_layout["words", count].from_address(address))
@@ -92,21 +92,21 @@ class Slots:
         generator = _marked_generator(first, second)
         next(generator)
         if sys.version_info >= (3, 11):
-            self.generator_offset = _find(pair, _words(id(generator), sys.getsizeof(generator) // _WORD - 2))
+            self.generator_offset = _find(pair, machine_words(id(generator), sys.getsizeof(generator) // _WORD - 2))
             frame = _frame_with(first, second)
             # A finished frame owns its variables: the pointer leads into the frame object itself.
             size = sys.getsizeof(frame)
             for offset in range(2 * _WORD, 8 * _WORD, _WORD):
-                target = _words(id(frame) + offset, 1)[0]
+                target = machine_words(id(frame) + offset, 1)[0]
                 if id(frame) < target < id(frame) + size:
-                    found = _find(pair, _words(target, (id(frame) + size - target) // _WORD))
+                    found = _find(pair, machine_words(target, (id(frame) + size - target) // _WORD))
                     if found is not None:
                         self.pointer_offset, self.frame_offset = offset, found
                         break
             frame.clear()
         else:
             frame = generator.gi_frame
-            self.frame_offset = _find(pair, _words(id(frame), sys.getsizeof(frame) // _WORD))
+            self.frame_offset = _find(pair, machine_words(id(frame), sys.getsizeof(frame) // _WORD))
         del frame  # it leads back to this frame: a cycle of ours would be in the snapshot
 
     def _is_right(self):
@@ -326,9 +326,9 @@ def _state_offsets(own, own_dict):
     address = own + 2 * _WORD
     local = _local()
     local.x = None  # a thread that has never used one has no dummy (3.13)
-    words = _words(address, _STATE_WORDS)
+    words = machine_words(address, _STATE_WORDS)
     fresh = _contextvars.Context()
-    inside = fresh.run(_words, address, _STATE_WORDS)
+    inside = fresh.run(machine_words, address, _STATE_WORDS)
     dummies = next((thing for thing in gc.get_referents(local) if type(thing) is dict and len(thing) == 1), {})
     dummy = next(iter(dummies), None)
     try:

@@ -16,7 +16,7 @@ from _thread import _local
 from array import array
 from itertools import repeat
 
-from . import classes, columns, expanders, jsontext, roots, threads
+from . import classes, columns, expanders, jsontext, roots, sizes, threads
 from .format import COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, NAMES_FILE, ROOT_KINDS, STORAGE
 from .holders import CacheReader, ContainerReader, ContextReader, LocalReader, is_tree
 from .instances import InstanceReader
@@ -340,6 +340,9 @@ class Walk:
         if not classes.has_safe_size(cls):
             basic = self.basic_size(cls) + inline
             return lambda thing: basic
+        beside = sizes.beside(cls)
+        if beside is not None:
+            return lambda thing, size=sys.getsizeof: size(thing) + inline + beside(thing)
         return (lambda thing, size=sys.getsizeof: size(thing) + inline) if inline else sys.getsizeof
 
     def _inline_size(self, cls):

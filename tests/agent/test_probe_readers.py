@@ -83,8 +83,14 @@ KEEP.append(UserDict(a=[1]))
 # What has a size of its own.
 written = io.BytesIO()
 written.write(b"x" * 1000)
+appended, read_again, once = io.StringIO(), io.StringIO("x" * 1000), io.StringIO()
+for text in ("x" * 1000, "\u20ac" * 1000):
+    appended.write(text)
+read_again.read(1)
+once.write("x" * 1000)
 accented = "\xe9\u20ac" * 3
 accented.encode()
+KEEP += [appended, read_again, once]
 KEEP += [bytearray(100), array.array("i", range(50)), written, struct.Struct("iiq"), accented, "\xe9" * 5]
 KEEP += [2 ** 100, 0, True, 1.5, 2j]
 both()

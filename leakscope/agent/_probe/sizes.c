@@ -11,7 +11,7 @@
 #endif
 
 /* As far as sizes need them: Objects/odictobject.c, Modules/arraymodule.c, Modules/_io/bytesio.c and
- * bufferedio.c, Modules/_elementtree.c, Modules/_struct.c. */
+ * bufferedio.c and stringio.c, Modules/_elementtree.c, Modules/_struct.c. */
 typedef struct {
     PyDictObject dict;
     void *first, *last, **table;
@@ -33,6 +33,18 @@ typedef struct {
     PyObject_HEAD
     PyObject *buffer;
 } BytesIO;
+
+typedef struct {
+    PyObject_HEAD
+    Py_UCS4 *buffer;
+    Py_ssize_t position, length;
+    size_t allocated;
+    int state; /* STRING_IS_REALIZED: the text is in the buffer; else in what follows */
+#if AT_LEAST(12)
+    _PyUnicodeWriter writer;
+#endif /* until 3.11 two lists of what was written, which the collector knows */
+} StringIO;
+enum { STRING_IS_REALIZED = 1 };
 
 typedef struct {
     PyObject_HEAD
@@ -213,6 +225,19 @@ static uint64_t size_bytes_io(TypeInfo *info, PyObject *thing)
     return info->fixed_bytes + (is_own ? (uint64_t)(PyBytes_Type.tp_basicsize + Py_SIZE(buffer)) : 0);
 }
 
+/* StringIO has no __sizeof__ of its own: what it has written is beside it, four bytes a letter once it was read or moved in. */
+static uint64_t size_string_io(TypeInfo *info, PyObject *thing)
+{
+    StringIO *file = (StringIO *)thing;
+    uint64_t bytes = info->fixed_bytes + (file->buffer == NULL ? 0 : (uint64_t)file->allocated * sizeof(Py_UCS4));
+#if AT_LEAST(12)
+    PyObject *text = file->writer.buffer; /* after one write what was written, which others may hold */
+    if (file->state != STRING_IS_REALIZED && text != NULL && Py_REFCNT(text) == 1)
+        bytes += (uint64_t)((char *)file->writer.data - (char *)text) + ((uint64_t)file->writer.size + 1) * file->writer.kind;
+#endif
+    return bytes;
+}
+
 static uint64_t size_buffered(TypeInfo *info, PyObject *thing)
 {
     Buffered *buffered = (Buffered *)thing;
@@ -300,5 +325,7 @@ Sizer sizer_of(TypeInfo *info)
         }
     }
     info->fixed_bytes += basic;
+    if (owner == &PyBaseObject_Type && is_c_type(type, "_io.StringIO", sizeof(StringIO)))
+        return size_string_io;
     return type->tp_itemsize != 0 ? size_items : size_fixed;
 }
