@@ -177,6 +177,8 @@ def _missing(main: Case, findings: Sequence[Finding]) -> str:
         return f"what explains {likely.share_of_growth_ratio:.0%} of it, {what}, is not certain{doubt}"
     if len(main.graphs) < LEAST_SNAPSHOTS:
         return f"only {len(main.graphs)} snapshots were taken"
+    if not main.can_compare:
+        return f"only {len(main.compared)} of {len(main.graphs)} snapshots can be compared: the others saw its start or end"
     return "no owner of most of it was found" if findings else "no owner of it was found"
 
 

@@ -70,6 +70,13 @@ def test_what_explains_little_of_the_growth_and_is_not_certain_is_not_named():
     assert answer.sentence.endswith("but no owner of most of it was found.")
 
 
+def test_too_few_snapshots_that_can_be_compared_are_what_is_missing():
+    graphs = case(PILE, n=[100, 200, 300]).graphs
+    graphs[-1].info["kind"] = "exit"
+    answer = judged(Case(graphs, timeline(30, anon_bytes=lambda t: 40 * MIB + max(0, t - 18) * MIB)))
+    assert answer.sentence.endswith("but only 2 of 3 snapshots can be compared: the others saw its start or end.")
+
+
 def native(used, free):
     return Case([], timeline(60, rss_bytes=lambda t: 50 * MIB + t * MIB, anon_bytes=lambda t: 40 * MIB + t * MIB,
                              malloc_used_bytes=used, malloc_free_bytes=free, file_bytes=10 * MIB, shmem_bytes=0))
