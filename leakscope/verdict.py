@@ -22,7 +22,8 @@ WANTED_RUN_S = 60.0  # what is asked for where a run was too short; ours
 EXPLAINED_SHARE = 0.5  # of the growth: what explains so much of it is named even where it cannot be claimed; ours
 STEP_SHARE = 0.8  # of all growth in one step: it is kept once, and no rate; ours
 HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", "it follows the load",
-            "allocator high water", "waiting garbage")  # how reasons begin
+            "allocator high water")  # how reasons begin
+WAITING = "waiting garbage"  # how the reason of garbage begins that an ordinary collector will free
 ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run counts for the rate
 
 _CLASS_OF_RULE = {"LS1": VerdictClass.PYTHON_LEAK, "LS2": VerdictClass.DELAYED_GARBAGE, "LS109": VerdictClass.NATIVE_LEAK,
@@ -147,9 +148,11 @@ def _no_claim(examined: Sequence[Examined], findings: Sequence[Finding], growth:
         return _power(main, f"Memory follows the load: {main.load.explained_ratio:.0%} of its growth is explained by "
                             f"{main.load.covariate}, and at equal load it is flat")
     bounded = [what for each in examined for what in each.dismissed if (what.growth_bytes or 0) >= VISIBLE_BYTES / 4]
-    bounded = [what for what in bounded if what.why.startswith(HARMLESS)]
+    goes_on = any(each.case.trend and _goes_on(each.case.trend) for each in examined)
+    # garbage that waits explains growth that goes on; of growth that has stopped it is the sawtooth on top
+    bounded = [what for what in bounded if what.why.startswith((*HARMLESS, WAITING) if goes_on else HARMLESS)]
     explained = sum(what.growth_bytes or 0 for what in bounded)
-    if explained < EXPLAINED_SHARE * growth and any(each.case.trend and _goes_on(each.case.trend) for each in examined):
+    if explained < EXPLAINED_SHARE * growth and goes_on:
         return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, f"Memory still grows, by {bytes_text(growth)} in "
                        f"the judged part of the run, but {_missing(main, findings)}.")
     if bounded:

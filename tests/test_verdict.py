@@ -126,6 +126,12 @@ def test_growth_that_is_garbage_which_waits_for_an_ordinary_collector_is_explain
     assert "unreachable cycles (18.8 MiB), waiting garbage: 25" in answer.sentence
 
 
+def test_a_little_garbage_that_waits_does_not_explain_growth_that_has_stopped():
+    examined = case(WAITING, n=[10, 20, 30, 40])
+    answer = judged(Case(examined.graphs, timeline(31, anon_bytes=lambda t: (40 + min(t, 9)) * MIB)))
+    assert answer.kind is VerdictClass.WARM_UP
+
+
 def test_garbage_for_which_no_collector_will_come_explains_nothing_where_it_came_and_went():
     answer = judged(case(WAITING, growth_bytes_s=640_000, gc={"enabled": False}, n=[100, 50, 300, 400]))
     assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE

@@ -30,7 +30,7 @@ RULE = Rule("LS201", "garbage-cycles", "Unreachable cycles pile up uncollected")
 REMEDY = ("Break the cycle (hold the way back by weakref.ref, del the exception in a finally), or let the collector run "
           "(gc.enable(), ordinary thresholds).")
 
-WAITS = "waiting garbage"  # how the reason begins that explains growth (verdict.HARMLESS)
+WAITS = "waiting garbage"  # how the reason begins that explains growth (verdict.WAITING)
 HIDDEN = "the way back goes through C++ objects, which the collector does not look into: it never frees this cycle"
 HIDDEN_REMEDY = ("Break the cycle where it is closed; no collector does. Of tensors: set .grad to None, or take the gradients "
                  "by torch.autograd.grad instead of backward(create_graph=True).")
