@@ -15,6 +15,7 @@ from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
 from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
+from leakscope.analyse.moved import moved
 from leakscope.analyse.native_sites import NativeGrowth
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.reachability import garbage, tracked_count
@@ -36,6 +37,7 @@ END_S = 0.25  # a snapshot that ended this close to the end of the run may show 
 STALL_OBJECTS, STALL_BYTES = 4000, 4 << 20  # what is seen over the noise of requests under way; ours
 ALL_IMPORTED = 0.99  # of the modules are there: imports are over; ours
 IMPORTED_PART = 0.5  # of the time between two snapshots is after the last imports; ours
+MOVED_SHARE = 0.5  # of what a buffer grew by that has no path of its own, the process has grown by; ours
 SETTLED = "settle"  # kind of a snapshot that was taken after the load had paused
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
@@ -311,6 +313,9 @@ class Case:
             pile = growing.of_container(self.last, self.growth.table, node, counts, sum(self.retention.of(held).values()))
             if pile is not None and pile.growth_bytes >= LEAST_PILE_BYTES:
                 found.append(pile)
+        grown = self.trend.growth_bytes if self.trend else 0
+        found += [pile for pile in moved(self.growth, [reading.large for reading in self.readings], found)
+                  if grown >= MOVED_SHARE * pile.growth_bytes]
         found += branches(self.last, self.growth, found)
         return sorted(found, key=lambda pile: -pile.growth_bytes)
 

@@ -149,7 +149,8 @@ class Accumulation:
     `owner_node` is an example of the holder (-1: the roots themselves pile up), `member_node` one of what piles up;
     `counts` are the entries and `sizes_bytes` what they keep in every snapshot; `growth_bytes` is what the additional
     entries account for; `is_buffer`: it is no entries but one object that gets larger; `is_branch`: it is not the object
-    itself, but what hangs below it, spread over many paths (analyse/branches.py), and counted in bytes as a buffer is.
+    itself, but what hangs below it, spread over many paths (analyse/branches.py), and counted in bytes as a buffer is;
+    `is_moved`: it is a buffer that was found at other paths before (analyse/moved.py).
     """
 
     owner_node: int
@@ -163,6 +164,7 @@ class Accumulation:
     member_classes: tuple[int, ...] = ()
     is_buffer: bool = False
     is_branch: bool = False
+    is_moved: bool = False
     notes: list[str] = field(default_factory=list)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from leakscope.analyse import cohorts, growth, layers, retention, sites
+from leakscope.analyse import cohorts, growth, layers, moved, retention, sites
 from leakscope.analyse.paths import Tree
 from leakscope.heap.graph import HeapGraph
 
@@ -13,7 +13,7 @@ from leakscope.heap.graph import HeapGraph
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Sums of one snapshot: by layer, by type, by path, by container, by allocation site (all blocks, and those of no
-    object); bytes of unreachable cycles; who was there."""
+    object); its large objects; bytes of unreachable cycles; who was there."""
 
     totals: layers.HeapTotals
     types: dict[str, tuple[int, int]]
@@ -21,6 +21,7 @@ class Reading:
     containers: growth.Containers
     places: Counter[sites.Place]
     loose: Counter[sites.Place]
+    large: moved.Large
     garbage_bytes: int
     identities: cohorts.Identities
 
@@ -30,4 +31,4 @@ class Reading:
         table = growth.path_table(graph, tree)
         return cls(layers.heap_totals(graph), growth.type_totals(graph), table if is_last else table.without_nodes(),
                    growth.containers(graph), sites.live_places(graph), sites.loose_places(graph),
-                   retention.garbage_bytes(graph), cohorts.identities(graph))
+                   moved.large_objects(graph), retention.garbage_bytes(graph), cohorts.identities(graph))

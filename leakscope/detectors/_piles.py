@@ -22,7 +22,7 @@ from leakscope.units import bytes_text, count_text
 
 HIDDEN_LEAST_BYTES = 4 << 20  # native growth that is worth blaming on objects whose memory cannot be sized
 EXPIRY_SNAPSHOTS = 5  # a cache that expires by age is believed to grow only over so many; ours
-BRANCH_SHARE = 0.25  # of the growth: what is spread over many paths and no more than this may be anything; ours
+INDIRECT_SHARE = 0.25  # of the growth: what has no single path in all snapshots and is no more than this may be anything; ours
 MOST_PROVEN = 8  # piles of a case whose births and holders are looked at: each is some walks over the edges; ours
 
 
@@ -187,6 +187,8 @@ def reasons_and_doubts(case: Case, pile: Pile, facts: proof.Facts, bits: dict[st
                       "cannot be sized from Python")
     if len(counts) < proof.HIGH_SNAPSHOTS:
         doubts.append(f"only {len(counts)} snapshots")
+    if pile.accumulation.is_moved:
+        doubts.append("it was found at other paths before: it is compared with the largest of its type")
     if expires(case, pile):
         doubts.append("its entries expire by their age, which a short run does not show")
     if facts.cohorts is not None and facts.cohorts.is_backlog:
@@ -210,7 +212,8 @@ def confidence(case: Case, pile: Pile, facts: proof.Facts, bits: tuple[tuple[str
         return Confidence.LOW  # a cache of all that can be asked for fills ever slower
     if far_bound or ratio is not None and ratio < STEADY_RATIO:
         return Confidence.LOW
-    if pile.accumulation.is_branch and (len(facts.counts) < proof.HIGH_SNAPSHOTS or (facts.share_ratio or 0.0) < BRANCH_SHARE):
+    is_indirect = pile.accumulation.is_branch or pile.accumulation.is_moved
+    if is_indirect and (len(facts.counts) < proof.HIGH_SNAPSHOTS or (facts.share_ratio or 0.0) < INDIRECT_SHARE):
         return Confidence.LOW
     if len(facts.counts) < EXPIRY_SNAPSHOTS and expires(case, pile):
         return Confidence.LOW
