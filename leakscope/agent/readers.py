@@ -222,7 +222,7 @@ class Readers:
         return referents, labels
 
     def type(self, thing):
-        """`__dict__`, `__mro__`, `__bases__`, `__base__`, the metaclass, the dict of subclasses, which nothing traverses."""
+        """`__dict__`, `__mro__`, `__bases__`, `__base__`, the metaclass, and the dict of subclasses, which nothing traverses."""
         referents, words = _get_referents(thing), self.words
         if self.subclasses is None:
             self.subclasses = self.walk.places_of_subclasses()
