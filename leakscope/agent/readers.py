@@ -60,8 +60,7 @@ class Readers:
             "__name__", "__qualname__", "__builtins__", "__dict__", "__annotations__", "__type_params__", "__mro__",
             "__bases__", "__base__", "co_consts", "co_names", "f_code", "f_locals", "<state>", "order", "cache",
             "cache[*]", "cache key", "__wrapped__", "kwd_mark", "link type",
-            "__objclass__", "__subclasses__")}
-        self.subclasses = None
+            "__objclass__")}
         self.slots = threads.slots()
         self.by_id = {id(leaf): None for leaf in LEAVES}
         self.by_id.update({
@@ -222,14 +221,11 @@ class Readers:
         return referents, labels
 
     def type(self, thing):
-        """`__dict__`, `__mro__`, `__bases__`, `__base__`, the metaclass, and the dict of subclasses, which nothing traverses."""
-        referents, words = _get_referents(thing), self.words
-        if self.subclasses is None:
-            self.subclasses = self.walk.places_of_subclasses()
-        place = self.subclasses.get(id(thing))
-        derived = [] if place is None else [self.walk.tracked[place]]
+        """`__dict__`, `__mro__`, `__bases__`, `__base__`, and the metaclass."""
+        referents = _get_referents(thing)
         if not referents:
-            return derived, [words["__subclasses__"]] * len(derived)
+            return _EMPTY
+        words = self.words
         own, mro = classes.namespace_of(thing), classes.mro_of(thing)
         bases, base = type.__dict__["__bases__"].__get__(thing), type.__dict__["__base__"].__get__(thing)
         self.walk.name_space(own)
@@ -247,7 +243,7 @@ class Readers:
                 labels.append(TYPE_LABEL)
             else:
                 labels.append(words["__module__"] if type(target) is classes.ModuleType else UNKNOWN_LABEL)
-        return referents + derived, labels + [words["__subclasses__"]] * len(derived)
+        return referents, labels
 
     # --- frames and generators ---
 

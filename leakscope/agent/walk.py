@@ -13,7 +13,6 @@ import time
 from _contextvars import Context
 from _functools import _lru_cache_wrapper
 from _thread import _local
-from _weakref import ReferenceType
 from array import array
 from itertools import repeat
 
@@ -178,21 +177,6 @@ class Walk:
         found = {key for key, cls in self._tracked_types.items()
                  if any(classes.is_one_of(base, wanted) for base in classes.mro_of(cls))}
         return [thing for thing in tracked if id(type(thing)) in found] if found else []
-
-    def places_of_subclasses(self):
-        """Return {id(class): place in `tracked` of its dict of subclasses}: id(subclass) -> weak reference to it."""
-        places = {}
-        for place, thing in enumerate(self.tracked):
-            if type(thing) is dict:
-                for key, held in dict.items(thing):
-                    derived = held() if type(key) is int and type(held) is ReferenceType else None
-                    if id(derived) == key and classes.is_class(derived):
-                        for base in type.__dict__["__bases__"].__get__(derived):
-                            if id(base) not in places and list(thing) == list(map(id, type.__subclasses__(base))):
-                                places[id(base)] = place
-                                break
-                    break
-        return places
 
     def thread_label(self, ident):
         """Return "thread 'feed-eu'"."""

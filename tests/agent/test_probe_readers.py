@@ -364,11 +364,3 @@ def test_closures_caches_and_tasks_lead_to_what_they_hold(version):
     futures = taken(version, ASYNC).native
     assert len(futures.follow(futures.nodes("_asyncio.Task"), "internal _coro")) == 3
     assert futures.follow(futures.nodes("_asyncio.Future"), "internal _result", "index 0")
-
-
-def test_the_weak_references_to_the_classes_that_derive_from_one_belong_to_it(version):
-    """No traversal shows the dict that keeps them: it looked like one that only C code holds, and grew with every class."""
-    twins = taken(version, CODE)
-    derived = held(twins, "attribute WithMeta", "internal __subclasses__")
-    assert [text for _kind, text, target in twins.native.edges(derived[0]) if "weakref" in twins.native.type(target)
-            or "ReferenceType" in twins.native.type(target)]

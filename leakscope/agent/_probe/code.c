@@ -145,35 +145,10 @@ static Row label_module(TypeInfo *info, PyObject *thing)
 
 /* --- types --- */
 
-/* The dict of weak references to the classes that derive from a class, which no traversal shows. NULL: there is none. */
-static PyObject *subclasses_of(PyTypeObject *type)
-{
-    PyObject *found = type->tp_subclasses;
-#if AT_LEAST(12)
-    if (type->tp_flags & _Py_TPFLAGS_STATIC_BUILTIN) { /* what it says is its number among them */
-        struct types_state *known = &walk.interpreter->types;
-        size_t place = (size_t)type->tp_subclasses - 1;
-        found = NULL;
-#if AT_LEAST(13)
-        if (place < Py_ARRAY_LENGTH(known->builtins.initialized) && known->builtins.initialized[place].type == type)
-            found = known->builtins.initialized[place].tp_subclasses;
-        else if (place < Py_ARRAY_LENGTH(known->for_extensions.initialized) && known->for_extensions.initialized[place].type == type)
-            found = known->for_extensions.initialized[place].tp_subclasses;
-#else
-        if (place < Py_ARRAY_LENGTH(known->builtins) && known->builtins[place].type == type)
-            found = known->builtins[place].tp_subclasses;
-#endif
-    }
-#endif
-    return found != NULL && PyDict_CheckExact(found) && PyDict_GET_SIZE(found) > 0 ? found : NULL;
-}
-
 static void read_type(TypeInfo *info, PyObject *thing)
 {
     PyTypeObject *type = (PyTypeObject *)thing;
-    PyObject **referents, *subclasses = subclasses_of(type);
-    if (subclasses != NULL)
-        edge(subclasses, ((const uint32_t *)info->own)[5]);
+    PyObject **referents;
     size_t count = referents_of(thing, &referents);
     if (count == 0)
         return;
@@ -298,7 +273,7 @@ static void take(TypeInfo *info, int kind, Reader read, Labeller label)
 
 bool take_code(TypeInfo *info)
 {
-    static const char *const type_words[] = {"__dict__", "__mro__", "__bases__", "__base__", "__module__", "__subclasses__"};
+    static const char *const type_words[] = {"__dict__", "__mro__", "__bases__", "__base__", "__module__"};
     PyTypeObject *type = info->type;
     PyTypeObject *descriptors[] = {&PyMethodDescr_Type, &PyWrapperDescr_Type, &PyMemberDescr_Type, &PyGetSetDescr_Type,
                                    &PyClassMethodDescr_Type};
