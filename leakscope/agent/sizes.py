@@ -5,8 +5,8 @@ import sys
 
 from . import classes, threads
 
-# Words of a StringIO, in Modules/_io/stringio.c: where it is, letters written, letters there is room for at four bytes each; from
-# 3.12 on what is written is put together in a str (its address, its letters, bytes a letter, room) until somebody reads.
+# Words of a StringIO, in Modules/_io/stringio.c: where it is, letters written, room in letters of four bytes; from 3.12 on what
+# is written is put together in a str (its address, its letters, bytes a letter, room) until somebody reads.
 _POSITION, _ROOM, _STATE, _TEXT = 3, 5, 6, 7
 _HAS_TEXT = sys.version_info >= (3, 12)
 _WORDS = _TEXT + 4 if _HAS_TEXT else _TEXT
