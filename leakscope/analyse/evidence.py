@@ -143,7 +143,8 @@ def hides_native(graph: HeapGraph, pile: Accumulation) -> bool:
         return False
     if carries_autograd(graph, pile):
         return True
-    candidates = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node, 32))]
+    held = (edge.target for edge in graph.edges_from(pile.member_node, 32) if edge.kind != layout.TYPE)  # a class hides nothing
+    candidates = [pile.member_node, *held]
     return any(_is_extension_type(graph, node) and not _shows_its_memory(graph, node) for node in candidates)
 
 
