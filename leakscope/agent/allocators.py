@@ -40,12 +40,16 @@ def read_malloc_arenas(row):
     """Add how many arenas glibc's malloc has: the main one, and those that have heaps of their own.
 
     /proc/self/maps shows where a heap can begin, and its header whether it does: its first word is the address of the arena,
-    which lies behind the header of the arena's first heap (malloc/arena.c, heap_info).
+    which lies behind the header of the arena's first heap (malloc/arena.c, heap_info). A program that has given up its rights
+    since it was started may not read its own memory: then the column is absent.
     """
     starts = _aligned_starts()
     count = 1
     if starts:
-        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            return
         try:
             count += sum(_is_first_heap(memory, start) for start in starts[:_MOST_HEAPS])
         finally:

@@ -147,3 +147,15 @@ def test_a_mapping_at_a_multiple_of_64_mib_is_no_heap_by_that_alone(tmp_path: Pa
     (tmp_path / "maps").write_bytes(lines * 900)
     found = set(allocators._aligned_starts(str(tmp_path / "maps")))
     assert found == {0x7F3A04000000, 0x7F3A08000000, 0x7F3A0C000000, 0x7F3A10000000}
+
+
+def test_a_program_that_may_not_read_its_own_memory_any_more_has_no_count_and_no_failure(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, flags: int) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(allocators, "_aligned_starts", lambda: [1 << 26])
+    monkeypatch.setattr(allocators.os, "open", refuse)
+    row: dict[str, int] = {}
+    allocators.read_malloc_arenas(row)
+    assert row == {}
