@@ -13,13 +13,14 @@ Three meters, the best one that there is:
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from leakscope.analyse.growth import Accumulation, Growth, below_classes, hash64
+from leakscope.analyse.layers import time_without
+from leakscope.analyse.trend import value_at
 from leakscope.heap.graph import Array, HeapGraph
 
 MOST_IDENTITIES = 1 << 20  # of one snapshot that are kept, 8 B each; ours
@@ -122,16 +123,8 @@ def clock_of(work: Sequence[tuple[float, float]], pauses: Sequence[tuple[float, 
         pauses: (start, end) in seconds of the times in which we let it stand still.
     """
     if len(work) >= 2 and work[-1][1] - work[0][1] >= LEAST_WORK:
-        times = [t_s for t_s, _ in work]
-
-        def done(t_s: float) -> float:
-            place = min(max(bisect_right(times, t_s), 1), len(work) - 1)
-            (sooner, less), (later, more) = work[place - 1:place + 1]
-            part = min(1.0, max(0.0, (t_s - sooner) / (later - sooner))) if later > sooner else 0.0
-            return less + part * (more - less)
-
-        return done
-    return lambda t_s: t_s - sum(max(0.0, min(t_s, end) - start) for start, end in pauses)
+        return lambda t_s: value_at(work, t_s)
+    return lambda t_s: time_without(t_s, pauses)
 
 
 def identities(graph: HeapGraph) -> Identities:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from leakscope.analyse.layers import Points, Window, column, private_memory, shared_memory, with_shares
+from leakscope.analyse.layers import Points, Window, column, private_memory, shared_memory, time_without, with_shares
+from leakscope.analyse.trend import value_at
 
 Sample = dict[str, Any]
 
@@ -112,14 +113,14 @@ def late_share(points: Points, window: Window, late: float, pauses: Sequence[Win
     Time that the program spent in our `pauses` does not count. None where there are too few points in the window, or the series
     did not grow.
     """
-    points = [(_program_time_s(t_s, pauses), value) for t_s, value in points if window.start_s <= t_s <= window.end_s]
-    window = Window(_program_time_s(window.start_s, pauses), _program_time_s(window.end_s, pauses))
+    points = [(time_without(t_s, pauses), value) for t_s, value in points if window.start_s <= t_s <= window.end_s]
+    window = Window(time_without(window.start_s, pauses), time_without(window.end_s, pauses))
     if len(points) < LEAST_POINTS:
         return None
     # the middle of three: one sample alone may be a request under way
     smooth = [(mid[0], sorted((before[1], mid[1], after[1]))[1]) for before, mid, after in zip(points, points[1:], points[2:])]
     whole = smooth[-1][1] - smooth[0][1]
-    border = _between(smooth, window.end_s - late * window.length_s)
+    border = value_at(smooth, window.end_s - late * window.length_s)  # no sample is taken during a walk
     return (whole, (smooth[-1][1] - border) / whole) if whole > 0 else None
 
 
@@ -132,16 +133,3 @@ def growth_around(points: Points, start_s: float, middle_s: float) -> tuple[floa
         return None
     middle = before[-1]
     return middle - before[0], sorted(after[-3:])[1] - middle
-
-
-def _program_time_s(t_s: float, pauses: Sequence[Window]) -> float:
-    return t_s - sum(max(0.0, min(t_s, pause.end_s) - pause.start_s) for pause in pauses)
-
-
-def _between(points: Points, t_s: float) -> float:
-    """The value at a time, on straight lines between the points: no sample is taken during a walk."""
-    for earlier, later in zip(points, points[1:]):
-        if t_s <= later[0] and later[0] > earlier[0]:
-            part = max(0.0, (t_s - earlier[0]) / (later[0] - earlier[0]))
-            return earlier[1] + part * (later[1] - earlier[1])
-    return points[-1][1]

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from leakscope.analyse.layers import Points, Window, change, column, private_memory
-from leakscope.analyse.memory import LEAST_TAIL_SHARE
-from leakscope.analyse.trend import theil_sen
+from leakscope.analyse.memory import going_on
 
 Sample = dict[str, Any]
 Samples = Sequence[Sample]
@@ -54,11 +53,10 @@ def piled_children(timeline: Sequence[Sample], window: Window) -> Piled | None:
     more, more_ended = change(children, window), change(ended, window)
     if more is None or more_ended is None or more < LEAST_CHILDREN:
         return None
-    tail = Window((window.start_s + window.end_s) / 2, window.end_s)
-    late = [point for point in children if point[0] >= tail.start_s]
-    tail_more, slope = change(late, tail), theil_sen(late)
-    if tail_more is None or slope is None or tail_more < LEAST_TAIL_SHARE * more or slope.value <= 0:
+    late = going_on(children, window, more)
+    if late is None:
         return None
+    tail_more, slope = late
     return Piled(round(more), round(children[-1][1]), round(ended[-1][1]), round(tail_more), more_ended >= more / 2,
                  slope.is_positive)
 
@@ -91,7 +89,7 @@ def total_growth(family: Sequence[Relative], window: Window) -> int | None:
 
 
 def _growth(points: Points, window: Window) -> float | None:
-    inside = [point for point in points if window.start_s <= point[0] <= window.end_s]
+    inside = window.inside(points)
     if not inside or inside[-1][0] < window.end_s - ALIVE_S:
         return None
     came_later = points[0][0] > window.start_s

@@ -10,7 +10,7 @@ taken off as a change of its own. What pymalloc holds and uses is known from its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +63,20 @@ class Window(NamedTuple):
     @property
     def length_s(self) -> float:
         return self.end_s - self.start_s
+
+    @property
+    def tail(self) -> Window:
+        """Its second half."""
+        return Window((self.start_s + self.end_s) / 2, self.end_s)
+
+    def inside(self, points: Iterable[tuple[float, float]]) -> Points:
+        """The (seconds, value) points in it."""
+        return [point for point in points if self.start_s <= point[0] <= self.end_s]
+
+
+def time_without(t_s: float, pauses: Iterable[tuple[float, float]]) -> float:
+    """Return how many seconds before `t_s` lie in none of the pauses, (start, end) each, that do not overlap."""
+    return t_s - sum(max(0.0, min(t_s, end_s) - start_s) for start_s, end_s in pauses)
 
 
 class MemoryTrend(NamedTuple):
@@ -144,7 +158,7 @@ def judged_window(timeline: Sequence[Sample]) -> Window:
 
 def change(points: Points, window: Window) -> float | None:
     """The last level of a series in a window less the first; None where it was measured fewer than two times in it."""
-    inside = [point for point in points if window.start_s <= point[0] <= window.end_s]
+    inside = window.inside(points)
     if len(inside) < 2:
         return None
     edge = EDGE_SHARE * window.length_s
@@ -159,11 +173,8 @@ def memory_trend(points: Points, window: Window) -> MemoryTrend | None:
     growth = change(points, window)
     if growth is None:
         return None
-    middle = (window.start_s + window.end_s) / 2
-    tail = Window(middle, window.end_s)
-    inside = [point for point in points if window.start_s <= point[0] <= window.end_s]
-    late = [point for point in inside if point[0] >= middle]
-    return MemoryTrend(window, int(growth), theil_sen(inside), int(change(points, tail) or 0), theil_sen(late))
+    return MemoryTrend(window, int(growth), theil_sen(window.inside(points)), int(change(points, window.tail) or 0),
+                       theil_sen(window.tail.inside(points)))
 
 
 def shared_elsewhere(timeline: Sequence[Sample], part: str) -> Points:

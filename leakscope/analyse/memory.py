@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from leakscope.analyse import layers
 from leakscope.analyse.layers import Points, Window
-from leakscope.analyse.trend import level, theil_sen
+from leakscope.analyse.trend import Slope, level, theil_sen
 
 Sample = dict[str, Any]
 
@@ -62,12 +62,17 @@ def sustained_points(points: Points, window: Window, growth: int | None, total: 
     """The same with the course itself."""
     if growth is None or growth < max(LEAST_BYTES, LEAST_SHARE * (total or 0)):
         return None
-    tail = Window((window.start_s + window.end_s) / 2, window.end_s)
-    late = [point for point in points if point[0] >= tail.start_s]
-    tail_growth, slope = layers.change(late, tail), theil_sen(late)
+    late = going_on(points, window, growth)
+    return None if late is None else Sustained(growth, int(late[0]), late[1].is_positive)
+
+
+def going_on(points: Points, window: Window, growth: float) -> tuple[float, Slope] | None:
+    """Return what of a growth fell into the second half of a window, and the slope there; None where it does not go on."""
+    late = [point for point in points if point[0] >= window.tail.start_s]
+    tail_growth, slope = layers.change(late, window.tail), theil_sen(late)
     if tail_growth is None or slope is None or tail_growth < LEAST_TAIL_SHARE * growth or slope.value <= 0:
         return None
-    return Sustained(growth, int(tail_growth), slope.is_positive)
+    return tail_growth, slope
 
 
 class HighWater(NamedTuple):
@@ -79,7 +84,7 @@ class HighWater(NamedTuple):
 
 def peak_growth(used: Points, window: Window) -> float | None:
     """How far the peak of what was in use within the window lies above its level at the start; None where not measured."""
-    inside = [point for point in used if window.start_s <= point[0] <= window.end_s]
+    inside = window.inside(used)
     if len(inside) < 2:
         return None
     first = level(inside, window.start_s, max(window.start_s + layers.EDGE_SHARE * window.length_s, inside[0][0]))
@@ -97,7 +102,7 @@ def high_water(free: Points, window: Window) -> HighWater | None:
     risen = end - min(value for _, value in free)
     if risen < HIGH_WATER_BYTES:
         return None
-    tail = layers.change(free, Window((window.start_s + window.end_s) / 2, window.end_s))
+    tail = layers.change(free, window.tail)
     if tail is not None and tail >= LEAST_TAIL_SHARE * risen:
         return None
     return HighWater(int(end), next(t_s for t_s, value in free if value >= end - 0.1 * risen))

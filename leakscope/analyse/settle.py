@@ -131,7 +131,7 @@ class LoadClock:
 
     def at(self, t_s: float) -> float:
         """Return the seconds of load up to a time of the session."""
-        return t_s - sum(max(0.0, min(t_s, rest.end_s) - rest.start_s) for rest in self.rests)
+        return layers.time_without(t_s, self.rests)
 
     def window(self, window: layers.Window) -> layers.Window:
         """Return a window by this clock."""

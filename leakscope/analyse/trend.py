@@ -8,6 +8,7 @@ shrugs off the spikes that requests, collections and our own snapshots leave in 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -69,6 +70,15 @@ def level(points: Sequence[tuple[float, float]], start: float, end: float) -> fl
     """Return the median y of the points with start <= x <= end; None where there are none."""
     values = [y for x, y in points if start <= x <= end]
     return median(values) if values else None
+
+
+def value_at(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return the y at an x, on the line between the two points around it; before the first and after the last: theirs."""
+    place = bisect_left(points, (x,))
+    if place == 0 or place == len(points):
+        return points[min(place, len(points) - 1)][1]
+    (x1, y1), (x2, y2) = points[place - 1], points[place]
+    return y2 if x2 <= x1 else y1 + (y2 - y1) * (x - x1) / (x2 - x1)
 
 
 def slowing_ratio(points: Sequence[tuple[float, float]]) -> float | None:

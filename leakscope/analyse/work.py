@@ -11,14 +11,13 @@ a "load".
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from leakscope.analyse import layers
 from leakscope.analyse.layers import Points, Window
-from leakscope.analyse.trend import NORMAL_975, Slope, theil_sen, thinned
+from leakscope.analyse.trend import NORMAL_975, Slope, theil_sen, thinned, value_at
 
 Sample = dict[str, Any]
 
@@ -69,10 +68,10 @@ def work_rate(timeline: Sequence[Sample], window: Window) -> WorkRate | None:
 def rate_per_work(points: Iterable[tuple[float, float]], timeline: Sequence[Sample], window: Window) -> WorkRate | None:
     """Return the slope of any (seconds, bytes or count) points over the units of work done; None where no work was counted."""
     done = layers.column(timeline, "work_count")
-    inside = [point for point in points if window.start_s <= point[0] <= window.end_s]
+    inside = window.inside(points)
     if len(done) < 2 or len(inside) < LEAST_RATE_POINTS:
         return None
-    pairs = [(at(done, t_s), y) for t_s, y in inside]
+    pairs = [(value_at(done, t_s), y) for t_s, y in inside]
     units, length_s = pairs[-1][0] - pairs[0][0], inside[-1][0] - inside[0][0]
     slope = theil_sen(pairs)
     if units < LEAST_UNITS or slope is None or length_s <= 0:
@@ -86,22 +85,13 @@ def unit_of(sources: Sequence[str]) -> str:
     return found.pop() if len(found) == 1 else "unit of work"
 
 
-def at(points: Sequence[tuple[float, float]], t_s: float) -> float:
-    """Return the y at a time, on the line between the two points around it; before the first and after the last: theirs."""
-    place = bisect_left(points, (t_s,))
-    if place == 0 or place == len(points):
-        return points[min(place, len(points) - 1)][1]
-    (t1, y1), (t2, y2) = points[place - 1], points[place]
-    return y2 if t2 <= t1 else y1 + (y2 - y1) * (t_s - t1) / (t2 - t1)
-
-
 def explained_by_load(points: Sequence[tuple[float, float]], timeline: Sequence[Sample], window: Window) -> LoadShare | None:
     """Return which load explains most of the growth of (seconds, bytes) points in a window, and what it leaves.
 
     None where the points do not grow or never came down again, are too few, or nothing in the timeline went up and came down:
     the tasks of a leak rise for ever and explain nothing, and neither does a load whose floor rises.
     """
-    inside = [point for point in points if window.start_s <= point[0] <= window.end_s]
+    inside = window.inside(points)
     growth = layers.change(inside, window)
     if growth is None or growth <= 0 or not comes_down(_by_block(inside, window, median), Window(0.0, float(BLOCKS))):
         return None
@@ -113,7 +103,7 @@ def _loads(timeline: Sequence[Sample], window: Window) -> list[tuple[str, Points
     """The covariates that are loads: they rose and came down again, and their floor stayed."""
     found = [(name, layers.column(timeline, name)) for name in COVARIATES]
     found += [(name, pace(timeline, column, window)) for column, name in PACES.items()]
-    inside = [(name, [point for point in load if window.start_s <= point[0] <= window.end_s]) for name, load in found]
+    inside = [(name, window.inside(load)) for name, load in found]
     return [(name, load) for name, load in inside if is_load(load, window)]
 
 
@@ -123,7 +113,7 @@ def pace(timeline: Sequence[Sample], name: str, window: Window) -> Points:
     span_s = PACE_SHARE * window.length_s
     if len(done) < 2 or span_s <= 0:
         return []
-    return [(t_s, (count - at(done, t_s - span_s)) / span_s) for t_s, count in done if t_s - span_s >= done[0][0]]
+    return [(t_s, (count - value_at(done, t_s - span_s)) / span_s) for t_s, count in done if t_s - span_s >= done[0][0]]
 
 
 def is_load(points: Points, window: Window) -> bool:
@@ -166,7 +156,7 @@ def _share(name: str, points: Points, load: Points, growth: float, window: Windo
     known = thinned([(t_s, y) for t_s, y in points if first <= t_s <= last])
     if len(known) < LEAST_LOAD_POINTS:
         return None
-    moments = [(t_s, y, at(load, t_s)) for t_s, y in known]
+    moments = [(t_s, y, value_at(load, t_s)) for t_s, y in known]
     loads = [each for _, _, each in moments]
     size = max(loads) - min(loads)
     slopes = [(y2 - y1) / (c2 - c1) for number, (_, y1, c1) in enumerate(moments) for _, y2, c2 in moments[number + 1:]
