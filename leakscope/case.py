@@ -167,7 +167,7 @@ class Case:
 
     def layer(self, name: str) -> int | None:
         """The growth of one layer in bytes; None if it was not measured."""
-        return next((each.growth_bytes for each in self.layers if each.name == name), None)
+        return coverage.growth_of(self.layers, name)
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 

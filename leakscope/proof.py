@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from leakscope.analyse import coverage, settle
 from leakscope.analyse.cohorts import Cohorts
 from leakscope.analyse.cuts import Cut
-from leakscope.analyse.trend import Slope, grew_in_every_interval
+from leakscope.analyse.trend import grew_in_every_interval
 from leakscope.case import Case
 from leakscope.model import EVIDENCE_BITS, Confidence, Finding, Rate
 from leakscope.units import bytes_text, count_text, seconds_text
@@ -157,12 +157,9 @@ def rates(case: Case, facts: Facts) -> dict[str, Rate | int | None]:
         return {}
     unit = facts.growth_bytes / added
     points = [(t_s, count * unit) for t_s, count in zip(case.times_s, facts.counts)]
-    return {"rate": _rate(case.per_second([round(size) for _, size in points])), "bytes_per_work": _rate(case.per_work(points)),
+    slope, per_work = case.per_second([round(size) for _, size in points]), case.per_work(points)
+    return {"rate": slope and slope.rate, "bytes_per_work": per_work and per_work.rate,
             "unit_bytes": None if facts.unit == "bytes" else round(unit)}
-
-
-def _rate(slope: Slope | None) -> Rate | None:
-    return None if slope is None else Rate(slope.value, slope.low, slope.high)
 
 
 def completed(case: Case, finding: Finding) -> Finding:

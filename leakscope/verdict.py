@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from leakscope.analyse import layers, work
+from leakscope.analyse.coverage import CLAIM_BYTES
 from leakscope.analyse.trend import largest_step
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.model import Confidence, Dismissed, Finding, Rate, Verdict, VerdictClass
 from leakscope.units import bytes_text, count_text, seconds_text
 
-CLAIM_BYTES = 512 << 10  # a pile that grew less than this in the run is listed, not claimed; ours
 CLAIM_SHARE = 0.1  # nor one that explains less than this of the growth of the process; ours
 OWNED_SHARE = 0.25  # objects that explain this much come before memory that nobody owns; ours
 RESIDUE_BYTES = 4 << 20  # growth that goes on, but that nothing explains; ours
@@ -95,7 +95,7 @@ def judge(examined: Sequence[Examined]) -> Verdict:
 def _per_work(case: Case) -> Rate | None:
     """What a unit of work leaves in the memory of a process; None where no work was counted."""
     slope = case.per_work(case.memory.points)
-    return None if slope is None else Rate(slope.value, slope.low, slope.high)
+    return slope and slope.rate
 
 
 def total_rate(examined: Sequence[Examined]) -> Rate | None:

@@ -19,7 +19,6 @@ _DIGITS = frozenset("0123456789")
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")
 _FURTHER = _FIRST | _DIGITS | frozenset(" ./:-")
 _OF_FILES = _FURTHER | frozenset("\\<>+")
-_SPACED = str.maketrans({letter: " " for letter in _FURTHER - _DIGITS})
 _MADE_UP = frozenset(("<string>", "<stdin>", "<console>"))
 # Names that the standard library gives by itself, before a number.
 _DEFAULT_STEMS = ("Thread", "Dummy", "Task", "asyncio", "ThreadPoolExecutor", "MainThread", "QueueFeederThread",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leakscope.analyse.coverage import CLAIM_BYTES
 from leakscope.analyse.growth import Accumulation, Growth, PathTable, below_classes
 from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
@@ -21,12 +22,11 @@ from leakscope.heap.graph import HeapGraph
 Array = NDArray[Any]
 
 TRUNK_SHARE = 0.5  # of the growth hangs below one child: it is followed there; ours
-LEAST_BRANCH_BYTES = 512 << 10  # what is spread is worth a look from here on: verdict.CLAIM_BYTES
 _ENTRIES = (layout.KEY, layout.KEY_OBJECT, layout.INDEX, layout.ELEMENT)
 
 
 def branches(graph: HeapGraph, growth: Growth, found: Sequence[Accumulation],
-             least_bytes: int = LEAST_BRANCH_BYTES) -> list[Accumulation]:
+             least_bytes: int = CLAIM_BYTES) -> list[Accumulation]:
     """Return where growth of `least_bytes` or more that `found` does not explain is spread below one container.
 
     Its bytes rise in every interval and the path stays, one for one. What it is made of says the type that grew most below.
@@ -41,9 +41,7 @@ def _explained(table: PathTable, found: Sequence[Accumulation]) -> Array:
     explained = np.zeros(len(table.key), np.int64)
     for pile in found:
         row = pile.owner_class if pile.owner_class >= 0 else next(iter(pile.member_classes), -1)
-        while row >= 0:
-            explained[row] += pile.growth_bytes
-            row = int(table.parent[row])
+        explained[list(table.up_from(row))] += pile.growth_bytes
     return explained
 
 

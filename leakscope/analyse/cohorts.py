@@ -30,7 +30,6 @@ LEAST_EPOCHS, MOST_EPOCHS = 4, 8  # knowledge page "verdicts and reports", secti
 FLAT_SHARE = 0.1  # of the mean pace: an epoch with less has no survivors to speak of; MemLab's cut-off 0.1
 EARLY_PART, EARLY_SHARE = 1 / 3, 0.8  # so much from the first third is front-loaded; ours
 GONE_SHARE = 0.2  # less is left of what was there: work in flight; between MemLab's 0.1 and 0.5, ours
-STAYS_SHARE = 0.5  # MemLab's settle check: what half of survives has stayed
 LEAST_WORK = 20  # units of work in a run, for epochs of equal work instead of equal time; ours
 LEAST_DATED = 0.5  # of the objects have an epoch: then the column `birth` counts; ours
 LEAST_THEN = 5  # entries that a snapshot has to have for it to say what is left of them; ours

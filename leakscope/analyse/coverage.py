@@ -13,7 +13,7 @@ from leakscope.model import Layer
 from leakscope.units import bytes_text
 
 LEAST_COVERED = 0.7  # below it no verdict is more than of medium confidence (knowledge page "verdicts and reports", section 5)
-LEAST_LAYER_BYTES = 512 << 10  # a layer that grew by less did not grow; ours, as verdict.CLAIM_BYTES
+CLAIM_BYTES = 512 << 10  # what grew less than this in a run is listed, not claimed, and a layer did not grow; ours
 LEAST_SUPPORT = 0.25  # of the bytes that a finding claims, its layers must have grown by; ours: windows and meters differ
 # Objects own memory that Python does not count: buffers by malloc, mappings. So a pile of them may lie in any of these.
 _LAYERS_OF = {"python": ("python", "native", "mapped"), "native": ("native",), "allocator-retained": ("allocator-retained",),
@@ -45,16 +45,10 @@ def term_of(layers: Sequence[Layer], name: str, term: str) -> int | None:
 def coverage(layers: Sequence[Layer]) -> Coverage:
     """Return what the account (analyse/layers.py) explains."""
     total, rest, python = (growth_of(layers, name) for name in ("total", "unexplained", "python"))
-    if not total or total < LEAST_LAYER_BYTES:
+    if not total or total < CLAIM_BYTES:
         return Coverage(None, None)
     explained = None if rest is None else round(min(1.0, max(0.0, 1 - abs(rest) / total)), 3)
     return Coverage(explained, None if python is None else round(min(1.0, max(0.0, python / total)), 3))
-
-
-def grown(layers: Sequence[Layer]) -> dict[str, bool]:
-    """Return for each layer that was measured, but the total and devices, whether it grew."""
-    return {each.name: each.growth_bytes >= LEAST_LAYER_BYTES for each in layers
-            if each.growth_bytes is not None and each.name != "total" and not each.name.startswith("cuda")}
 
 
 def against(layers: Sequence[Layer], layer: str, growth_bytes: int) -> str:

@@ -34,7 +34,6 @@ _TASK_TYPES = re.compile(r"(?:^|\.)(?:Task|Future|coroutine|generator|async_gene
 _CALLABLE_TYPES = frozenset({"function", "method", "builtin_function_or_method", "functools.partial", "partial",
                              "weakref.WeakMethod", "method-wrapper"})
 _AGE = re.compile(r"(?:^|_)(?:ttl|expir\w*|max_age|lifetime)(?:$|_)", re.IGNORECASE)
-MOST_MEMBERS = 200  # members that are looked at one by one: their newest, ours
 
 
 def pile_path(graph: HeapGraph, tree: Tree, pile: Accumulation) -> Path | None:
@@ -70,6 +69,11 @@ def _edges_up(tree: Tree, node: int, most: int) -> list[int]:
     return nodes
 
 
+def _around(tree: Tree, pile: Accumulation) -> list[int]:
+    """The container of a pile and the two nodes above it; none where the roots themselves pile up."""
+    return [] if pile.owner_node < 0 else _edges_up(tree, pile.owner_node, 2)
+
+
 def shape(graph: HeapGraph, tree: Tree, pile: Accumulation, path: Path) -> str:
     """One of the shapes of detectors/_piles.py."""
     if path.root_kind == "c-held":
@@ -100,29 +104,20 @@ def _shape_of_member(graph: HeapGraph, pile: Accumulation) -> str:
 
 def declared_bound(graph: HeapGraph, tree: Tree, pile: Accumulation) -> tuple[int, str] | None:
     """The limit that the container, or the object around it, declares, and what it is called; None if there is none."""
-    if pile.owner_node < 0:
-        return None
     limits = {address: (limit, what) for address, limit, what in graph.bounds}
     limits |= {cache["address"]: (cache["maxsize"], "maxsize") for cache in graph.caches if cache.get("maxsize") is not None}
-    for node in _edges_up(tree, pile.owner_node, 2):
-        address = int(graph.address[node])
-        if address in limits:
-            return limits[address]
-    return None
+    return next((limits[address] for node in _around(tree, pile) if (address := int(graph.address[node])) in limits), None)
 
 
 def cache_of(graph: HeapGraph, tree: Tree, pile: Accumulation) -> dict[str, Any] | None:
     """What a functools cache counts itself (names.json, caches), if that is what the pile is in."""
-    above = [] if pile.owner_node < 0 else _edges_up(tree, pile.owner_node, 2)
-    addresses = {int(graph.address[node]) for node in above}
+    addresses = {int(graph.address[node]) for node in _around(tree, pile)}
     return next((cache for cache in graph.caches if cache["address"] in addresses), None)
 
 
 def expires_by_age(graph: HeapGraph, tree: Tree, pile: Accumulation) -> bool:
     """True if the object around the container has an attribute that speaks of the age of entries, such as `ttl`."""
-    if pile.owner_node < 0:
-        return False
-    return any(_AGE.search(edge.text) for node in _edges_up(tree, pile.owner_node, 2)[1:]
+    return any(_AGE.search(edge.text) for node in _around(tree, pile)[1:]
                if graph.kind[node] == _KIND["object"] for edge in graph.edges_from(node, 32) if edge.kind == layout.ATTRIBUTE)
 
 

@@ -11,7 +11,7 @@ Everything is work on the columns of a breadth-first tree: O(nodes), no Python l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -79,6 +79,12 @@ class PathTable:
         parts = [self.members(int(row)) for row in rows]
         found: Array = np.sort(np.concatenate(parts)).astype(np.int64) if parts else np.zeros(0, np.int64)
         return found
+
+    def up_from(self, row: int) -> Iterator[int]:
+        """A class and those above it, up to the root; nothing for -1."""
+        while row >= 0:
+            yield row
+            row = int(self.parent[row])
 
     def without_nodes(self) -> PathTable:
         """The same without the part that is as long as the heap."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leakscope.analyse.coverage import CLAIM_BYTES
 from leakscope.analyse.growth import Accumulation, Growth
 from leakscope.heap.graph import HeapGraph
 
@@ -20,7 +21,6 @@ Array = NDArray[Any]
 Large = dict[str, tuple[tuple[int, int], ...]]  # of each type: (bytes, node), largest first
 
 LEAST_LARGE_BYTES = 64 << 10  # smaller objects are no large ones; ours
-LEAST_MOVED_BYTES = 512 << 10  # that the largest grew by: verdict.CLAIM_BYTES
 MOST_LARGE = 1000  # large objects that are kept of a snapshot; ours
 
 
@@ -44,20 +44,11 @@ def moved(growth: Growth, snapshots: Sequence[Large], found: Sequence[Accumulati
     for name, rows in snapshots[-1].items():
         kept = set.intersection(*({size for size, _ in each.get(name, ())} for each in snapshots))
         sizes = tuple(next((size for size, _ in each.get(name, ()) if size not in kept), 0) for each in snapshots)
-        if not all(0 < sooner < later for sooner, later in zip(sizes, sizes[1:])) or sizes[-1] - sizes[0] < LEAST_MOVED_BYTES:
+        if not all(0 < sooner < later for sooner, later in zip(sizes, sizes[1:])) or sizes[-1] - sizes[0] < CLAIM_BYTES:
             continue
         node = next(node for size, node in rows if size == sizes[-1])
         row = int(growth.table.class_of[node])
-        if row >= 0 and not growth.count[:, row].all() and not _above(growth, row) & taken:
+        if row >= 0 and not growth.count[:, row].all() and taken.isdisjoint(growth.table.up_from(row)):
             piles.append(Accumulation(node, node, sizes, sizes, sizes[-1] - sizes[0], name, 1, row, is_buffer=True,
                                       is_moved=True))
     return piles
-
-
-def _above(growth: Growth, row: int) -> set[int]:
-    """A class and those above it."""
-    rows = set()
-    while row >= 0:
-        rows.add(row)
-        row = int(growth.table.parent[row])
-    return rows

@@ -6,7 +6,7 @@ nothing to do for a while. Its cut-offs are used here: under 0.1 of the growth l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from leakscope.analyse import layers
@@ -107,7 +107,7 @@ def pauses(timeline: Sequence[Sample], snapshots: Sequence[Mapping[str, Any]]) -
         snapshots: done.json of all, in time order.
     """
     found: list[layers.Window] = []
-    for rung in filter(None, (_rung(0, done, ()) for done in snapshots)):
+    for rung in _asked(snapshots):
         start = max(rung.t_s - rung.quiet_s, found[-1].end_s if found else 0.0)
         later = [row for row in timeline if row["t_ns"] / 1e9 > rung.t_s and row.get("cpu_ns") is not None]
         still = [row for row in later if _is_rest(later[0], row)]
@@ -115,6 +115,11 @@ def pauses(timeline: Sequence[Sample], snapshots: Sequence[Mapping[str, Any]]) -
         if end > start:
             found.append(layers.Window(start, end))
     return found
+
+
+def _asked(snapshots: Iterable[Mapping[str, Any]]) -> list[Rung]:
+    """The snapshots in pauses that somebody asked for."""
+    return [rung for position, done in enumerate(snapshots) if (rung := _rung(position, done, ())) is not None]
 
 
 def _is_rest(first: Sample, row: Sample) -> bool:
@@ -157,10 +162,7 @@ def up_to_the_end_of_load(timeline: Sequence[Sample], snapshots: Sequence[Mappin
     A pause between two loads, or before the first, stays: there is growth behind it. Only a pause that somebody asked for is
     looked at (`snapshots`: done.json of all, in time order).
     """
-    for done in snapshots:
-        rung = _rung(0, done, ())
-        if rung is None:
-            continue
+    for rung in _asked(snapshots):
         at = next((number for number, row in enumerate(timeline) if row["t_ns"] / 1e9 > rung.t_s - rung.quiet_s), 0)
         later = next((row for row in timeline if row["t_ns"] / 1e9 > rung.t_s), None)
         if at > 1 and (later is None or _is_end_of_load(timeline[0], timeline[at], later, timeline[-1])):

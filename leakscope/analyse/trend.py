@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from leakscope.model import Rate
+
 MOST_POINTS = 120  # pairs grow with the square; 120 evenly picked points give 7140 slopes, ours, tuned for speed
 STEP_PART = 0.1  # of the time: what rises within it is a step; ours
 LEAST_POINTS_OF_A_STEP = 12  # with fewer any growth is a step; ours
@@ -30,6 +32,11 @@ class Slope(NamedTuple):
     def is_positive(self) -> bool:
         """True if the whole interval is above zero."""
         return self.value > 0 and (self.low is None or self.low > 0)
+
+    @property
+    def rate(self) -> Rate:
+        """The same for a report."""
+        return Rate(self.value, self.low, self.high)
 
     def times(self, factor: float) -> Slope:
         """Return the slope over a unit of x that is so many of the old ones."""

@@ -60,11 +60,6 @@ class LoadShare(NamedTuple):
     is_explained: bool
 
 
-def work_rate(timeline: Sequence[Sample], window: Window) -> WorkRate | None:
-    """Return what a unit of work leaves in private memory in a window; None where no work was counted."""
-    return rate_per_work(layers.private_memory(timeline), timeline, window)
-
-
 def rate_per_work(points: Iterable[tuple[float, float]], timeline: Sequence[Sample], window: Window) -> WorkRate | None:
     """Return the slope of any (seconds, bytes or count) points over the units of work done; None where no work was counted."""
     done = layers.column(timeline, "work_count")

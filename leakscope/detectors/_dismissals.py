@@ -15,9 +15,9 @@ STEADY_RATIO = 0.5  # of the pace of the start at the end: the growth does not s
 SOFT_BOUND = 2.0  # some caches tidy up late: SQLAlchemy's at 1.5 times its capacity
 FILLED_RATIO = 0.2  # a container below this is far from its bound ...
 HUGE_BOUND_BYTES = 256 << 20  # ... and a bound that would hold this much is none; both ours
-HIT_SHARE = 0.5  # as many answers as so many misses: the cache is of use; ours
-VAGUE_NAMES = ("limit", "_limit")  # may be a limit of anything: they count for a container that comes near them; ours
 FAR_BOUND_SHARE = 1.0  # ... and one that would hold more than the process has is no harmless one; ours
+VAGUE_NAMES = ("limit", "_limit")  # may be a limit of anything: they count for a container that comes near them; ours
+HIT_SHARE = 0.5  # as many answers as so many misses: the cache is of use; ours
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def is_far(case: Case, bound: Bound) -> bool:
     return bound.filled_ratio < FILLED_RATIO and bound.full_bytes > FAR_BOUND_SHARE * now > 0
 
 
-def dismissal(case: Case, pile: Accumulation, cohorts: Cohorts | None, outlived_ratio: float | None) -> str:
-    """Why a pile is no leak; empty if it may be one."""
-    bound = bound_of(case, pile)
+def dismissal(case: Case, pile: Accumulation, bound: Bound | None, cohorts: Cohorts | None,
+              outlived_ratio: float | None) -> str:
+    """Why a pile is no leak; empty if it may be one. `bound`: as bound_of says."""
     if bound is not None:
         return str(bound)
     ratio = case.steady(pile.counts)

@@ -84,7 +84,7 @@ def detect_shape(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[Fi
         cohorts = case.cohorts(pile.accumulation) if rank < MOST_PROVEN else None
         outlived = case.survives_pause(pile.accumulation)
         bound = bound_of(case, pile.accumulation)
-        why = dismissal(case, pile.accumulation, cohorts, outlived)
+        why = dismissal(case, pile.accumulation, bound, cohorts, outlived)
         if why:
             yield Dismissed(what_piles_up(pile), why, pile.path.owner, pile.accumulation.growth_bytes)
         if not why or bound is not None and is_far(case, bound):

@@ -86,4 +86,3 @@ def _arena_words(case: Case, arenas: int, more: int) -> str:
     threads = layers.change(layers.column(case.program_timeline, "threads"), case.window)
     beside = f", {threads:.0f} more threads" if threads and threads >= 1 else ""
     return f"malloc has {arenas} arenas, {more} more than at the start of the judged part{beside}: each keeps its own"
-

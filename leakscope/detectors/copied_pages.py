@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.analyse import coverage, kin, memory
+from leakscope.analyse import kin, memory
 from leakscope.analyse.layers import COPIED
 from leakscope.case import Case
 from leakscope.model import Dismissed, Finding, Rule
@@ -29,7 +29,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     copied = kin.copied_pages(case.program_timeline)
     if copied is None or copied.bytes < LEAST_BYTES:
         return
-    in_window = coverage.growth_of(case.layers, COPIED) or 0
+    in_window = case.layer(COPIED) or 0
     rss = memory.change_of(case.program_timeline, case.window, "anon_bytes") or 0.0
     flat = "resident memory did not grow by it" if rss < copied.bytes / 2 else "what else grew is told apart"
     role = "a worker" if case.info.get("role") == "fork" else "a process"

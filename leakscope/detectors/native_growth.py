@@ -63,9 +63,9 @@ def _handed_out(case: Case) -> Points:
 
 def _who(case: Case) -> str:
     """The allocator whose blocks grew."""
-    changes = [memory.change_of(case.program_timeline, case.window, name) or 0.0 for name in ("malloc_used_bytes",
-                                                                                              "arena_used_bytes")]
-    return "malloc has" if changes[0] >= changes[1] else "Python's own allocator has"
+    by_malloc, by_python = (memory.change_of(case.program_timeline, case.window, name) or 0.0
+                            for name in ("malloc_used_bytes", "arena_used_bytes"))
+    return "malloc has" if by_malloc >= by_python else "Python's own allocator has"
 
 
 def _sampled_natively(case: Case, growth_bytes: int) -> _Keeper | None:

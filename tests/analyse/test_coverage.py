@@ -30,11 +30,6 @@ def test_of_what_did_not_grow_no_coverage_is_told(layers):
     assert not found.is_low
 
 
-def test_layers_that_grew_and_layers_that_did_not():
-    layers = (*account(total=9 * MIB, python=8 * MIB, native=1000, mapped=None, unexplained=MIB), Layer("cuda:0", 5 * MIB))
-    assert coverage.grown(layers) == {"python": True, "native": False, "unexplained": True}
-
-
 def test_a_finding_in_a_layer_that_did_not_grow_cannot_be_claimed():
     layers = account(total=20 * MIB, python=19 * MIB, native=0, mapped=0)
     assert "'native'" in coverage.against(layers, "native", 10 * MIB)

@@ -7,16 +7,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from leakscope.analyse.layers import Window, column
+from leakscope.analyse.layers import Window, column, private_memory
 from leakscope.analyse.work import (
     LoadShare,
+    WorkRate,
     comes_down,
     explained_by_load,
     is_load,
     pace,
     rate_per_work,
     unit_of,
-    work_rate,
 )
 
 MIB = 1 << 20
@@ -111,11 +111,15 @@ def test_a_load_comes_down_and_has_a_steady_floor() -> None:
     assert not comes_down([(10.0, 1.0), (20.0, 9.0), (30.0, 1.0)], WINDOW)  # too few moments to say so
 
 
+def memory_per_work(timeline: list[dict[str, Any]]) -> WorkRate | None:
+    return rate_per_work(private_memory(timeline), timeline, WINDOW)
+
+
 def test_a_unit_of_work_leaves_what_it_leaves_whatever_the_pace() -> None:
     def done(t: float) -> float:
         return round(20 * t + 40 * math.sin(t / 4))
 
-    found = work_rate(minute(lambda t: 46 * 1024 * done(t), work_count=done), WINDOW)
+    found = memory_per_work(minute(lambda t: 46 * 1024 * done(t), work_count=done))
     assert found is not None and found.slope.low is not None and found.slope.high is not None
     assert found.slope.low < 46 * 1024 < found.slope.high and found.slope.high < 1.1 * found.slope.low
     assert found.units == done(60) - done(10) and found.units_per_s == found.units / 50
@@ -128,8 +132,8 @@ def test_a_pile_of_snapshots_has_a_rate_per_unit_of_work() -> None:
 
 
 def test_there_is_no_rate_without_a_count_or_with_too_little_work() -> None:
-    assert work_rate(minute(lambda t: MIB * t), WINDOW) is None
-    assert work_rate(minute(lambda t: MIB * t, work_count=lambda t: round(t / 10)), WINDOW) is None
+    assert memory_per_work(minute(lambda t: MIB * t)) is None
+    assert memory_per_work(minute(lambda t: MIB * t, work_count=lambda t: round(t / 10))) is None
 
 
 def test_the_pace_is_that_of_the_moments_before() -> None:
