@@ -81,6 +81,17 @@ def space_named(name):
     return space if type(space) is dict else {}
 
 
+def sets_of_tasks(space):
+    """Yield the sets in which asyncio keeps its tasks, or weak references to them; `space` is the dict of asyncio.tasks.
+
+    _all_tasks until 3.11, then tasks are kept apart by how they began. `.data` is the set of weak references: no code runs.
+    """
+    for name in ("_all_tasks", "_scheduled_tasks", "_eager_tasks"):
+        kept = space.get(name)
+        if kept is not None:
+            yield getattr(kept, "data", kept)
+
+
 def is_one_of(cls, kinds):
     """True if `cls` is one of `kinds`. `cls in kinds` would ask a metaclass for its __eq__."""
     return any(cls is kind for kind in kinds)

@@ -62,7 +62,7 @@ SESSION_FIELDS = (
 #   started_ns (t_ns of the agent's start), start_ticks (kernel start time, tells exec from a pid used again), own_thread_names,
 #   sites, walk ("python" | "native"), why_not_native (a sentence; absent when native), modules_count, work_sources (list of
 #   str such as "leakscope.tick", "uvicorn requests": what work_count adds up; written again when it changes),
-#   packages ({name: version} of what is loaded; written again at snapshots)
+#   packages ({name: version} of what was loaded at the last snapshot; absent before the first)
 # exit.json: t_ns, reason ("exit" | "duration" | "stopped")
 
 # One sample of timeline.jsonl: t_ns, then what could be measured. A column that was not measured is absent, never 0.

@@ -21,15 +21,20 @@ def atexit_callbacks(count, known):
 
     `known`: {address: object} of everything that could be one. None if the table is not found.
     """
+    return _of_state(lambda memory, state: _search(memory, state, count, known)) if 0 < count < _MOST_CALLBACKS else None
+
+
+def _of_state(find):
+    """Return find(memory, words of the interpreter's state); None where they cannot be read."""
     start = threads.interpreter_state()
-    if start is None or not 0 < count < _MOST_CALLBACKS:
+    if start is None:
         return None
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return _search(memory, start, count, known)
+        return find(memory, _read(memory, start, _STATE_BYTES))
     finally:
         os.close(memory)
 
@@ -40,17 +45,7 @@ def registries(known):
     Those of codecs, told by the search function of `encodings`. Nothing tells those of os.register_at_fork() and
     sys.addaudithook() from what free lists have left there.
     """
-    start = threads.interpreter_state()
-    if start is None:
-        return
-    try:
-        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        words = _read(memory, start, _STATE_BYTES)
-    finally:
-        os.close(memory)
+    words = _of_state(lambda memory, state: state) or ()
     for place, word in enumerate(words):
         thing = known.get(word)
         if type(thing) is list and any(type(one) is classes.FunctionType and one.__module__ == "encodings" for one in thing):
@@ -158,8 +153,7 @@ def _shared_keys(memory, cls, offset):
 _place = []  # where in the state of the interpreter the table was found: the same for the life of the process
 
 
-def _search(memory, start, count, known):
-    state = _read(memory, start, _STATE_BYTES)
+def _search(memory, state, count, known):
     for place in _place or range(len(state) - 1):
         # struct atexit_state: {callbacks, number of callbacks (int), room for callbacks (int)}
         table, used, room = state[place], state[place + 1] & 0xFFFFFFFF, state[place + 1] >> 32

@@ -79,7 +79,7 @@ class Recorder:
         self.thread = None
         self._is_limit_seen = False
         self.is_ended = self._is_ending = False
-        self._described, self._described_modules = {}, 0
+        self._described, self._modules_then = {}, 0
         self._opening = allocate_lock()
         self._first_blocks = sys.getallocatedblocks()
         self._modules = (0, 0)
@@ -107,8 +107,7 @@ class Recorder:
     def _describe(self):
         """Write process.json, again when other things count work or other packages are loaded than before."""
         if self._described:
-            self.files.write(fmt.PROCESS_FILE, {**self._described, "work_sources": self.work.sources,
-                                                "packages": packages.versions()})
+            self.files.write(fmt.PROCESS_FILE, {**self._described, "work_sources": self.work.sources})
 
     def begin(self):
         """Start the thread, the collector's clock and, where wanted, allocation tracing."""
@@ -287,8 +286,10 @@ class Recorder:
 
     def take(self, kind, row=None, is_waited=True, more=None):
         """Take a snapshot now; return its done.json as a dict, or None (see Snapshots.take)."""
-        if len(sys.modules) != self._described_modules:  # not when the thread comes up: a package may be half imported
-            self._described_modules = len(sys.modules)
+        # Not at the start: folders are read for it, and a package may be half imported.
+        if len(sys.modules) != self._modules_then and self._described:
+            self._modules_then = len(sys.modules)
+            self._described["packages"] = packages.versions()
             self._describe()
         return self.snapshots.take(kind, row, is_waited, more)
 

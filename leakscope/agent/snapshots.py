@@ -221,7 +221,6 @@ class Snapshots:
                              "program stood still meanwhile.")
             return False
         self.forked = Forked(pid, self._index, kind, begun_ns, begun_ns + deadline_ns, pause_ns)
-        self._recorder.timeline.is_shared = True
         self._recorder.timeline.own_child = pid
         pages = row.get("rss_bytes", 0) >> 12
         if pages > _MANY_PAGES:
@@ -254,7 +253,6 @@ class Snapshots:
                 self._kill(_too_long(forked))
             return None
         self.forked = None
-        self._recorder.timeline.is_shared = False
         self._recorder.timeline.own_child = None
         ended_ns = self.last_ended_ns = self._recorder.elapsed_ns()
         done = self._read_done(forked.index)

@@ -81,8 +81,7 @@ class Timeline:
         self.clock = CollectorClock()
         self.own_threads = 0
         self.own_ident = self._own_cpu_ns = self._ended_cpu_ns = 0
-        self.own_child = None  # the pid of a child of ours, which takes a snapshot
-        self.is_shared = False  # while a child of ours has all pages too, nothing is the process's own, and half is its part
+        self.own_child = None  # the pid of a child of ours, which takes a snapshot and has all pages, too
         read_allocator = native.allocator_reader()
         self._arenas = allocators.Arenas(note)
         self.gauges = [
@@ -163,7 +162,7 @@ class Timeline:
         row["threads"] = int(fields[17]) - self.own_threads
 
     def _read_rollup(self, row):
-        if self.is_shared:
+        if self.own_child is not None:  # then nothing is the process's own, and half is its part
             return
         text = read_small("/proc/self/smaps_rollup")
         row["pss_bytes"] = kilobytes(text, b"Pss:")
@@ -211,16 +210,8 @@ def _read_descriptors(row):
 
 def _read_tasks(row):
     tasks = classes.space_named("asyncio.tasks")
-    if not tasks:
-        return
-    count = 0
-    # _all_tasks until 3.11, then tasks are kept apart by how they began. `.data` is the set of weak references: no
-    # code runs.
-    for name in ("_all_tasks", "_scheduled_tasks", "_eager_tasks"):
-        kept = tasks.get(name)
-        if kept is not None:
-            count += len(getattr(kept, "data", kept))
-    row["tasks"] = count
+    if tasks:
+        row["tasks"] = sum(map(len, classes.sets_of_tasks(tasks)))
 
 
 def _read_tracemalloc(row):

@@ -243,10 +243,8 @@ def _attributes(thing):
 
 def _tasks():
     """Yield the pending tasks that asyncio knows."""
-    tasks = classes.space_named("asyncio.tasks")
-    for name in ("_all_tasks", "_scheduled_tasks", "_eager_tasks"):
-        kept = tasks.get(name)
-        for each in list(getattr(kept, "data", kept or ()))[:_MOST_FRAMES]:
+    for kept in classes.sets_of_tasks(classes.space_named("asyncio.tasks")):
+        for each in list(kept)[:_MOST_FRAMES]:
             task = each() if type(each) is ref else each
             if task is not None:
                 yield task

@@ -41,6 +41,7 @@ def test_a_script_of_a_moment_is_not_held_up_by_a_snapshot(tmp_path: Path) -> No
     stage.run(sys.executable, "-c", "print(1)")
     (process,) = stage.processes
     assert process.snapshots == [] and len(process.rows) >= 1 and process.has_exit
+    assert "packages" not in process.json("process.json")  # its folders were not read for that
 
 
 def test_what_a_program_puts_into_sys_modules_does_not_keep_snapshots_away(tmp_path: Path) -> None:
