@@ -164,6 +164,29 @@ class Waste:
 
 
 @dataclass(frozen=True)
+class CacheRow:
+    """One cache of the process over the compared snapshots, oldest first; a number that was not seen is None.
+
+    `varying` says which part of the key differs from entry to entry: "argument 3 (`seq_len`), integers 17 to 4096, looks like
+    token counts"; "" where nothing is known of the keys. `varies_by` is "value", "identity" (a key that no later call can
+    meet again) or "".
+    """
+
+    name: str  # flashinfer.jit.get_module() of a functools cache; the path of a table such as app.CACHE
+    kind: str  # functools | table
+    entries: tuple[int | None, ...]
+    hits: tuple[int | None, ...] = ()
+    misses: tuple[int | None, ...] = ()
+    evictions: tuple[int | None, ...] = ()  # misses - entries; of functools caches alone
+    bound: int | None = None  # maxsize
+    varying: str = ""
+    varies_by: str = ""
+    retained_bytes: dict[str, int] = field(default_factory=dict)  # in the last snapshot, by device: "host", "cuda:0"
+    library: str = ""  # flashinfer, triton, torch ...: whose cache it is; "" the program's own
+    node: int = -1  # of the cache in the last snapshot; -1: not found
+
+
+@dataclass(frozen=True)
 class Gap:
     """A claim that cannot be made, what is missing for it, and the command that closes the gap."""
 
