@@ -15,6 +15,7 @@ from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
 from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
+from leakscope.analyse.devices import Device
 from leakscope.analyse.moved import moved
 from leakscope.analyse.native_sites import NativeGrowth
 from leakscope.analyse.paths import Tree
@@ -164,6 +165,11 @@ class Case:
         """Where the growth in the window went."""
         memory = self.memory
         return account.account(self.program_timeline, memory.points, self._totals, self.window, not memory.is_estimated)
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices that the process uses (analyse/devices.py); empty on a host-only process."""
+        return ()
 
     def layer(self, name: str) -> int | None:
         """The growth of one layer in bytes; None if it was not measured."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakscope.analyse import kernel
+from leakscope.heap.devices import device_name as device_name
 from leakscope.heap.graph import Array, HeapGraph
 
 
@@ -33,11 +34,6 @@ def retained(idom: Array, sizes: Array) -> Array:
     total = np.empty(len(idom), dtype=np.uint64)
     kernel.active.retained(np.ascontiguousarray(idom, dtype=np.int32), np.ascontiguousarray(sizes, dtype=np.uint64), total)
     return total
-
-
-def device_name(device: int) -> str:
-    """`host`, or `cuda:0` and so on, for a value of the column `device`."""
-    return f"cuda:{device - 1}" if device else "host"
 
 
 def retained_by_device(graph: HeapGraph, idom: Array) -> dict[str, Array]:

@@ -72,6 +72,7 @@ class HeapGraph:
     bounds: list[tuple[int, int, str]] = field(default_factory=list)
     caches: list[dict[str, Any]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
+    devices: dict[str, Any] | None = None  # devices.json of the snapshot
     sample_node: Array = field(default_factory=lambda: _empty("sample_node"))
     sample_site: Array = field(default_factory=lambda: _empty("sample_site"))
     sample_bytes: Array = field(default_factory=lambda: _empty("sample_bytes"))

@@ -12,6 +12,7 @@ import numpy as np
 
 from leakscope.agent import format as layout
 from leakscope.errors import SessionError
+from leakscope.heap import devices as said_of_devices
 from leakscope.heap.columns import OPTIONAL, damaged, read, read_json
 from leakscope.heap.graph import Array, HeapGraph, TypeName
 
@@ -40,6 +41,11 @@ class Stored:
             return [dict(site) for site in record["sites"]]
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    @property
+    def devices(self) -> dict[str, Any] | None:
+        """devices.json of the snapshot; None where there is none, or none that can be read."""
+        return said_of_devices.read(self.folder)[0]
 
     @property
     def node_count(self) -> int:
