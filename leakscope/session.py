@@ -193,6 +193,20 @@ class Session:
         """Write what the agent is to do to the staged boot/options.json."""
         _write_json(self.boot_folder / layout.OPTIONS_FILE, options)
 
+    def add_device_use(self, row: Json) -> None:
+        """Add a row to nvml.jsonl: {"t_ns", "devices"}; raises OSError where the disk is full or the folder gone."""
+        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        file = os.open(self.path / layout.NVML_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+
+    def device_use(self) -> list[Json]:
+        """Return what the driver said of the devices, oldest first; a line that is not complete is left out."""
+        rows = _read_lines(self.path / layout.NVML_FILE)
+        return [row for row in rows if isinstance(row.get("t_ns"), int) and isinstance(row.get("devices"), list)]
+
     def add_gap(self, claim: str, missing: str, command: str) -> None:
         """Write down a claim that cannot be made, what is missing for it, and the command that closes the gap."""
         gap = {"claim": claim, "missing": missing, "command": command}
@@ -286,6 +300,9 @@ def check(session: Session) -> list[str]:
     for folder in sorted({file.parent for file in session.path.glob(f"*/{layout.TIMELINE_FILE}")}):
         if _read_json(folder / layout.PROCESS_FILE) is None:
             found.append(f"The process {folder.name} left no readable {layout.PROCESS_FILE}; its samples are not used.")
+    broken = _broken_lines(session.path / layout.NVML_FILE)
+    if broken:
+        found.append(f"{broken} line{'s' * (broken > 1)} of {layout.NVML_FILE} cannot be read.")
     for process in session.processes():
         for name in (layout.TIMELINE_FILE, layout.NOTES_FILE):
             broken = _broken_lines(process.folder / name)

@@ -2,6 +2,7 @@
 
     <session>/
       session.json                    written by the host (see SESSION_FIELDS)
+      nvml.jsonl                      written by the host: what the driver says of the devices, one row a line (see below)
       boot/                           the staged agent: sitecustomize.py, _leakscope_agent/, options.json
       <pid>/                          one folder a process; <pid>.2, <pid>.3 ... when a pid is used again (exec, reuse)
         process.json                  written once, when the agent comes up
@@ -18,6 +19,7 @@ Every `t_ns` is nanoseconds since `started_monotonic_ns` of session.json (CLOCK_
 FORMAT = 1
 
 SESSION_FILE = "session.json"
+NVML_FILE = "nvml.jsonl"
 BOOT_FOLDER = "boot"
 OPTIONS_FILE = "options.json"
 PROCESS_FILE = "process.json"
@@ -48,7 +50,12 @@ SESSION_FIELDS = (
     "options",  # as given to the agent
     "host",  # {"platform", "cpu_count", "memory_bytes", "boot_id"}; the last says whether a pid can still be alive
     "gaps",  # list of {"claim", "missing", "command"}: what the host noticed, such as "no agent reported in"
+    "gpu",  # {"driver", "nvml": version, or why there is none}, and "processes": {pid: {"nspid", "visible"}}; absent: no device
 )
+
+# nvml.jsonl: {"t_ns", "devices": [{"index", "uuid", "bus_id", "model", "used_bytes", "total_bytes", "system_bytes" (the part of
+#   used_bytes that is the driver's own), "processes": [[pid, used_bytes or null], ...] or null: not told}], "names": {pid:
+#   executable} of those seen for the first time}; absent is what the driver does not say. A pid is as the driver numbers it
 
 # boot/options.json, written by the host, read by the agent:
 #   session (absolute path), started_monotonic_ns, every_s (null: the ladder chooses), warmup_s (null: chosen),
