@@ -20,6 +20,7 @@ NODE is `HANDLE:TYPE` or `TYPE` (new), or a known HANDLE, then any of:
     len 5           entries (default: counted from the edges of a container)
     kind task       node kind (default: from the type)
     on cuda:0       where the bytes lie
+    data 0x7f00     of storages: where their data begin, one behind the other (`blocks` says it, too)
     birth 3         epoch of birth
     site f@app.py:7 allocation site: function, file, line
     'a label'       what a person calls the node
@@ -39,6 +40,10 @@ Lines:  module NAME NODE-WORDS                a module root
                                               frame first; HANDLE - stands for blocks of no known object
         bound HANDLE LIMIT WHAT               a declared limit: `bound cache 4096 maxsize`
         lru HANDLE NAME max N size N hits N misses N        a functools cache; max none: without a limit
+        device cuda:0 80GiB [native]          a device with so much memory, and the backend of its allocator
+        segment cuda:0 20MiB [pool 1]         what the allocator took from the driver; what no line fills of it is free
+        blocks HANDLE [frames PLACE < PLACE]  a block of that segment for each storage of a handle, which then lies in it
+        block 8519680B [pending|free] [frames PLACE]        a block in which no storage lies
 
 The reference count of a node is the number of its incoming edges and roots, plus refs+. `heap(text, n=300)` replaces
 `{n}`; `series(text, n=[100, 200, 300])` gives one graph for each, 10 s apart.
@@ -54,6 +59,8 @@ from typing import Any
 import numpy as np
 
 from leakscope.agent import format as layout
+from leakscope.heap.columns import STORAGE_COLUMNS
+from leakscope.heap.devices import device_code, joined
 from leakscope.heap.graph import HeapGraph, TypeName
 from leakscope.units import parse_size
 
@@ -72,6 +79,7 @@ ROOT_TYPE = {"module": "module", "frame": "frame", "task": "_asyncio.Task", "thr
 NAMELESS = {"{*}": layout.ELEMENT, "{}": layout.CONTENTS, "<type>": layout.TYPE, "<storage>": layout.STORAGE,
             "<?>": layout.UNKNOWN}
 NO_ADDRESS = ("storage", "mapping", "thread")
+FIRST_SEGMENT = 0x7F00_0000_0000
 EDGE_LINE = re.compile(r"(\S+)\s+(\S.*?)\s*->\s*(\S.*)")
 WORD = re.compile(r"'[^']*'|\S+")
 
@@ -86,6 +94,7 @@ class Node:
     extra: int = 0
     refs: int | None = None
     state: int = 0
+    data: int = 0
     length: int | None = None
     kind: str = ""
     device: int = 0
@@ -133,6 +142,7 @@ class Writing:
         self.bounds: list[tuple[int, int, str]] = []
         self.caches: list[dict[str, Any]] = []
         self.samples: list[tuple[int, int, int, int, int]] = []  # as in format.SAMPLED_COLUMNS
+        self.said: dict[str, Any] = {}  # devices.json
 
     def read(self, line: str) -> None:
         """Take in one line."""
@@ -152,10 +162,12 @@ class Writing:
             self.sample(words[1], int(words[2]), parse_size(words[3]), words[4:])
         elif words[0] == "lru":
             self.cache(words)
+        elif words[0] in ("device", "segment", "block", "blocks") and not match:
+            self.allocator(words)
         elif match:
             self.link(*match.groups())
         else:
-            raise ValueError("is no edge, module, root, garbage, set, samples, bound or lru")
+            raise ValueError("is no edge, module, root, garbage, set, samples, bound, lru, device, segment or block")
 
     def root(self, kind: str, name: str, label: str, words: list[str]) -> None:
         handle, _, type_name = name.partition(":")
@@ -205,8 +217,12 @@ class Writing:
             elif word == "kind":
                 values = {"kind": next(rest)}
             elif word == "on":
-                device = next(rest)
-                values = {"device": 0 if device == "host" else 1 + int(device.removeprefix("cuda:"))}
+                values = {"device": device_code(next(rest))}
+            elif word == "data":
+                at = int(next(rest), 16)
+                for node in nodes:
+                    node.data, at = at, at + rounded(node.bytes)
+                continue
             elif word == "site":
                 values = {"site": self.site(next(rest))}
             elif word == "addr":
@@ -298,6 +314,42 @@ class Writing:
                 "currsize": int(given.get("size", 0)), "hits": int(given.get("hits", 0)),
                 "misses": int(given.get("misses", 0))})
 
+    def allocator(self, words: list[str]) -> None:
+        """Take in a line of a device's allocator."""
+        said = self.said or {"format": 1, "provider": "recorded", "simulated": False, "backend": "native", "recording": "off",
+                             "settings": {}, "devices": [], "segments": [], "frames": [], "libraries": [], "notes": []}
+        self.said = said
+        if words[0] in ("device", "segment") and words[1] not in [device["name"] for device in said["devices"]]:
+            said["devices"].append({"name": words[1], "ordinal": int(words[1].partition(":")[2] or 0)})
+        if words[0] == "device":
+            said["devices"][-1]["total_bytes"] = parse_size(words[2])
+            said["backend"] = words[3] if len(words) > 3 else "native"
+        elif words[0] == "segment":
+            said["segments"].append({"device": int(words[1].partition(":")[2] or 0), "total_size": parse_size(words[2]),
+                                     "address": FIRST_SEGMENT + (len(said["segments"]) << 38), "stream": 0, "blocks": [],
+                                     "segment_pool_id": (0, int(words[4]) if "pool" in words else 0)})
+        else:
+            frames = [word for word in words[words.index("frames") + 1:] if word != "<"] if "frames" in words else []
+            row = -1
+            if frames:
+                said["frames"].append(self.sites[self.site(*frames)]["frames"])  # type: ignore[index]
+                row = len(said["frames"]) - 1
+            nodes = [self.nodes[each] for each in self.handles[words[1]]] if words[0] == "blocks" else [None]
+            state = {"pending": "active_pending_free", "free": "inactive"}.get(words[2] if len(words) > 2 else "")
+            for node in nodes:
+                size = rounded(parse_size(words[1]) if node is None else node.bytes)
+                self.block(node, size, state or "active_allocated", row)
+
+    def block(self, node: Node | None, size: int, state: str, frames: int) -> None:
+        """Lay a block behind the last one of the last segment."""
+        segment = self.said["segments"][-1]
+        at = segment["address"] + sum(block["size"] for block in segment["blocks"])
+        if at + size > segment["address"] + segment["total_size"]:
+            raise ValueError("the segment is full")
+        segment["blocks"].append({"address": at, "size": size, "requested_size": size, "state": state, "frames": frames})
+        if node is not None:
+            node.data = at
+
     def graph(self, info: dict[str, Any]) -> HeapGraph:
         """The finished HeapGraph, every column set."""
         nodes = self.nodes
@@ -326,15 +378,34 @@ class Writing:
             "root_label": [label for _, _, label in self.roots],
         }
         info = {"node_count": len(nodes), "edge_count": len(codes), "root_count": len(self.roots), **info}
-        return HeapGraph(**{name: np.array(values, dtype=layout.COLUMNS[name]) for name, values in columns.items()},
-                         strings=list(self.strings), types=[type_row(name) for name in types], sites=self.sites,
-                         bounds=self.bounds, caches=self.caches, info=info, **self.sampled())
+        stored = [number for number, node in enumerate(nodes) if node.data]
+        graph = HeapGraph(**{name: np.array(values, dtype=layout.COLUMNS[name]) for name, values in columns.items()},
+                          strings=list(self.strings), types=[type_row(name) for name in types], sites=self.sites,
+                          bounds=self.bounds, caches=self.caches, info=info, **self.sampled(),
+                          storage_node=np.array(stored, STORAGE_COLUMNS["storage_node"]),
+                          storage_address=np.array([nodes[number].data for number in stored],
+                                                   STORAGE_COLUMNS["storage_address"]))
+        return joined(graph, self.finished()) if self.said else graph
+
+    def finished(self) -> dict[str, Any]:
+        """devices.json, with the free rest of each segment."""
+        for segment in self.said["segments"]:
+            used = sum(block["size"] for block in segment["blocks"])
+            if used < segment["total_size"]:
+                segment["blocks"].append({"address": segment["address"] + used, "size": segment["total_size"] - used,
+                                          "requested_size": 0, "state": "inactive", "frames": -1})
+        return self.said
 
     def sampled(self) -> dict[str, Any]:
         """The columns of the samples."""
         columns = zip(*self.samples, strict=True) if self.samples else [()] * len(layout.SAMPLED_COLUMNS)
         return {name: np.array(values, dtype=dtype)
                 for (name, dtype), values in zip(layout.SAMPLED_COLUMNS.items(), columns, strict=True)}
+
+
+def rounded(size: int) -> int:
+    """The size of a block that an allocator hands out for so many bytes."""
+    return -(-size // 512) * 512
 
 
 def address_of(origin: str, ordinal: int) -> int:

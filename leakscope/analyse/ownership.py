@@ -15,41 +15,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from leakscope.analyse.blocks import ALLOCATED as _STATE_ALLOCATED
+from leakscope.analyse.blocks import PENDING as _STATE_PENDING
+from leakscope.analyse.blocks import Blocks
+from leakscope.heap import layout
+from leakscope.heap.devices import device_code, device_name
 from leakscope.heap.graph import Array, HeapGraph
-
-if TYPE_CHECKING:
-    from leakscope.analyse.blocks import Blocks
 
 KINDS = ("free", "pending", "owned", "workspace", "private-pool", "unowned")
 FREE, PENDING, OWNED, WORKSPACE, PRIVATE, UNOWNED = range(6)
 # torch's cuBLAS workspaces (aten/src/ATen/cuda/CublasHandlePool.cpp): 4096 KiB x 2 + 16 KiB x 8, and 32 MiB from sm90 on.
 WORKSPACE_BYTES = (8_519_680, 33_554_432)
+BLOCK_STEP_BYTES = 512  # c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize: what a request is rounded up to
+_STORAGE = layout.NODE_KINDS.index("storage")
 
 
 class Owned(NamedTuple):
-    """What is allocated on one device, in bytes: `private_bytes` and `unowned_bytes` are what no storage lies in."""
+    """What is allocated on one device, in bytes. `private_bytes`, `unowned_bytes`: no storage lies in it; `private_bytes` is in
+    pools of CUDA graphs or of the program. None: not told apart, and `unowned_bytes` is all that has no storage.
+    """
 
-    allocated_bytes: int = 0
-    owned_bytes: int = 0
-    workspace_bytes: int = 0
-    workspace_count: int = 0
-    private_bytes: int = 0
-    unowned_bytes: int = 0
-    unowned_count: int = 0
+    allocated_bytes: int
+    owned_bytes: int
+    workspace_bytes: int | None
+    workspace_count: int | None
+    private_bytes: int | None
+    unowned_bytes: int
 
     @property
     def without_owner_bytes(self) -> int:
         """The term `allocated_unowned`: in private pools or not."""
-        return self.private_bytes + self.unowned_bytes
+        return (self.private_bytes or 0) + self.unowned_bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Ownership:
-    """The join of one snapshot. Where the allocator gave no map of its blocks, only sums are known: `is_by_block` False."""
+    """The join of one snapshot. Where the allocator gave no map of its blocks, or the walk no addresses of storages, only sums
+    are known: `is_by_block` is False then, and no block has an owner.
+    """
 
     owner: Array
     kind: Array
@@ -63,5 +70,83 @@ class Ownership:
 
 def join(graph: HeapGraph, blocks: Blocks) -> Ownership:
     """Return who owns the blocks; O((B + K) log B) for B blocks and K storages."""
-    count = len(blocks.address)
-    return Ownership(np.full(count, -1, np.int64), np.zeros(count, np.uint8))
+    owner = np.full(len(blocks), -1, np.int64)
+    kind = np.where(blocks.state == _STATE_PENDING, PENDING, FREE).astype(np.uint8)
+    is_by_block = blocks.has_map and (len(graph.storage_node) > 0 or not _stored(graph).any())
+    if is_by_block:
+        _give(graph, blocks, owner)
+        allocated = blocks.state == _STATE_ALLOCATED
+        kind[allocated] = np.where(blocks.pool[allocated] != 0, PRIVATE, UNOWNED)
+        kind[allocated & _is_workspace(blocks)] = WORKSPACE
+        kind[allocated & (owner >= 0)] = OWNED
+        owner[~allocated] = -1
+    names = [device_name(code) for code in blocks.device_codes]
+    names += [name for each in blocks.info.get("devices") or [] if (name := _name_of(each)) and name not in names]
+    return Ownership(owner, kind, {name: found for name in names if (found := _sums(graph, blocks, kind, name, is_by_block))},
+                     is_by_block)
+
+
+def _stored(graph: HeapGraph) -> Array:
+    """(N,) bool: storages that lie on any device."""
+    stored: Array = (graph.kind == _STORAGE) & (graph.device > 0)
+    return stored
+
+
+def _give(graph: HeapGraph, blocks: Blocks, owner: Array) -> None:
+    """Write the storage that lies in each block; the largest, where a sub-allocator put several into one."""
+    order = np.argsort(blocks.address, kind="stable")
+    start = blocks.address[order]
+    addresses, nodes = graph.storage_address, graph.storage_node.astype(np.int64)
+    place = np.searchsorted(start, addresses, side="right").astype(np.int64) - 1
+    rows = order[np.maximum(place, 0)] if len(order) else np.zeros(len(place), np.int64)
+    inside = place >= 0
+    inside[inside] = addresses[inside] - blocks.address[rows[inside]] < blocks.size_bytes[rows[inside]]
+    rows, nodes = rows[inside], nodes[inside]
+    by_size = np.argsort(graph.shallow_bytes[nodes], kind="stable")
+    owner[rows[by_size]] = nodes[by_size]  # what is written last stays
+
+
+def _is_workspace(blocks: Blocks) -> Array:
+    """(B,) bool: of exactly the size of a cuBLAS workspace, as the device says, or as torch has them by default."""
+    found = np.zeros(len(blocks), bool)
+    known = {}
+    for each in blocks.info.get("devices") or []:
+        if (name := _name_of(each)) and isinstance(size := each.get("cublas_workspace_bytes"), int) and size > 0:
+            known[device_code(name)] = (size, -(-size // BLOCK_STEP_BYTES) * BLOCK_STEP_BYTES)
+    for code in blocks.device_codes:
+        sizes = known.get(code, WORKSPACE_BYTES)
+        alike = np.isin(blocks.size_bytes, sizes) | np.isin(blocks.requested_bytes, sizes)
+        found |= (blocks.device == code) & alike
+    return found
+
+
+def _sums(graph: HeapGraph, blocks: Blocks, kind: Array, name: str, is_by_block: bool) -> Owned | None:
+    """The sums of one device; None where nobody said what is allocated there."""
+    code = device_code(name)
+    mine = blocks.device == code
+    if is_by_block:
+        parts = [int(blocks.size_bytes[mine & (kind == row)].sum()) for row in (OWNED, WORKSPACE, PRIVATE, UNOWNED)]
+        return Owned(sum(parts), parts[0], parts[1], int((mine & (kind == WORKSPACE)).sum()), parts[2], parts[3])
+    allocated = int(blocks.size_bytes[mine & (blocks.state == _STATE_ALLOCATED)].sum()) if blocks.has_map else None
+    if allocated is None:
+        allocated = _counted(blocks, name)
+    if allocated is None:
+        return None
+    stored = int(graph.shallow_bytes[(graph.kind == _STORAGE) & (graph.device == code)].sum())
+    owned = min(stored, allocated)
+    return Owned(allocated, owned, None, None, None, allocated - owned)
+
+
+def _counted(blocks: Blocks, name: str) -> int | None:
+    """What the allocator's own counter says is allocated on a device."""
+    for each in blocks.info.get("devices") or []:
+        if _name_of(each) == name and isinstance(stats := each.get("stats"), dict):
+            value = stats.get("allocated_bytes.all.current", stats.get("allocated_bytes"))
+            return value if isinstance(value, int) else None
+    return None
+
+
+def _name_of(device: Any) -> str:
+    """The name of an entry of devices.json; empty for what is none."""
+    name = device.get("name") if isinstance(device, dict) else None
+    return name if isinstance(name, str) and device_code(name) else ""

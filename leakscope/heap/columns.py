@@ -13,7 +13,11 @@ from leakscope.errors import SessionError
 from leakscope.heap import packing
 from leakscope.heap.graph import Array
 
-DTYPES = layout.COLUMNS | layout.SAMPLED_COLUMNS
+# (K,) each, only where the walk met storages whose address it knows: the node of each, and where its data lie.
+STORAGE_COLUMNS = {"storage_node": "<u4", "storage_address": "<u8"}
+DTYPES = layout.COLUMNS | layout.SAMPLED_COLUMNS | STORAGE_COLUMNS
+# Groups of columns that a snapshot has all of or none, by the column that says so.
+_GROUPS = {"sample_node": layout.SAMPLED_COLUMNS, "storage_node": STORAGE_COLUMNS}
 
 # What may be missing: a walk that cannot tell leaves these out, and 0 means "unknown", "no state", "host" anyway.
 OPTIONAL = ("birth", "site_id", "state", "device")
@@ -75,9 +79,10 @@ def pack(folder: Path) -> bool:
 
 def _read_raw(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     names = read_json(folder / layout.NAMES_FILE)
-    is_sampled = (folder / "sample_node.npy").exists()
-    wanted = [name for name in DTYPES if not (name in OPTIONAL and not (folder / f"{name}.npy").exists())
-              and (is_sampled or name not in layout.SAMPLED_COLUMNS)]
+    absent = {name for name in OPTIONAL if not (folder / f"{name}.npy").exists()}
+    for leader, group in _GROUPS.items():
+        absent |= set() if (folder / f"{leader}.npy").exists() else set(group)
+    wanted = [name for name in DTYPES if name not in absent]
     return {name: _column(folder / f"{name}.npy", DTYPES[name]) for name in wanted}, names
 
 

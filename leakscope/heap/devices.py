@@ -6,13 +6,14 @@ It never stops a report: a file that is damaged or of a later format is no devic
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from leakscope.agent import format as layout
-from leakscope.heap.graph import Array
+from leakscope.heap.graph import Array, HeapGraph
 
 DEVICES_FILE = getattr(layout, "DEVICES_FILE", "devices.json")
 DEVICES_FORMAT = 1
@@ -74,27 +75,73 @@ class Live(NamedTuple):
         return np.where(inside, place, -1)
 
 
-def live(devices: dict[str, Any]) -> Live:
-    """Return the blocks in use; what has no address, or none that can be told, is left out."""
+def live(said: dict[str, Any]) -> Live:
+    """Return the blocks in use; one that has no size or no address counts as not there."""
     rows: list[tuple[int, int, int, int]] = []
-    for segment in devices.get("segments") or []:
+    codes = _codes(said)
+    for segment in said.get("segments") or []:
         if isinstance(segment, dict):
-            rows += _blocks_in_use(segment)
-    found = np.array(sorted(rows), np.uint64).reshape(len(rows), 4) if rows else np.zeros((0, 4), np.uint64)
-    return Live(found[:, 0], found[:, 1], found[:, 2].astype(np.uint8), found[:, 3].view(np.int64) - 1)
+            rows += _in_use(segment, codes)
+    found = np.array(sorted(rows), np.uint64).reshape(len(rows), 4)
+    return Live(found[:, 0], found[:, 1], found[:, 2].astype(np.uint8), found[:, 3].astype(np.int64) - 1)
 
 
-def _blocks_in_use(segment: dict[str, Any]) -> list[tuple[int, int, int, int]]:
-    device = segment.get("device", 0)
-    code = device_code(device) if isinstance(device, str) else 1 + device if isinstance(device, int) else 0
-    at = segment.get("address", 0)
+def _codes(said: dict[str, Any]) -> dict[int, int]:
+    """The code of each device by its ordinal; what is named nowhere is one of CUDA's, or of XPU's where they wrote it."""
+    first = XPU if said.get("provider") == "xpu" else 1
+    codes = {ordinal: first + ordinal for ordinal in range(16)}
+    for device in said.get("devices") or []:
+        if isinstance(device, dict) and isinstance(device.get("ordinal"), int) and device_code(str(device.get("name"))):
+            codes[device["ordinal"]] = device_code(str(device["name"]))
+    return codes
+
+
+def _in_use(segment: dict[str, Any], codes: dict[int, int]) -> list[tuple[int, int, int, int]]:
+    code, at = codes.get(segment.get("device", 0), 0), segment.get("address", 0)
     found = []
     for block in segment.get("blocks") or []:
         if not isinstance(block, dict) or not isinstance(block.get("size"), int):
             continue
-        at = block.get("address", at)  # torch 2.0 gives none: the blocks of a segment follow each other
-        if str(block.get("state", "")).startswith("active_allocated"):
+        given = block.get("address", at)  # torch 2.0 gives none: the blocks of a segment follow each other
+        at = given if isinstance(given, int) else at
+        if code and at > 0 and block["size"] > 0 and str(block.get("state", "")) != "inactive":
             frames = block.get("frames", -1)
             found.append((at, at + block["size"], code, 1 + frames if isinstance(frames, int) and frames >= 0 else 0))
         at += block["size"]
     return found
+
+
+def joined(graph: HeapGraph, said: dict[str, Any]) -> HeapGraph:
+    """Return a snapshot with what the allocators of its devices said: the origin of each block that a storage lies in, and,
+    where the device is simulated, host storages in its blocks as memory of that device.
+    """
+    graph = replace(graph, devices=said)
+    blocks = live(said)
+    rows = blocks.rows(graph.storage_address)
+    nodes, rows = graph.storage_node[rows >= 0].astype(np.int64), rows[rows >= 0]
+    if not len(nodes):
+        return graph
+    if said.get("simulated") is True:
+        graph.device = graph.device.copy()  # of a file that is only mapped
+        graph.device[nodes] = np.where(graph.device[nodes] == 0, blocks.device[rows], graph.device[nodes])
+    return _with_sites(graph, said.get("frames") or [], nodes, blocks.frames[rows])
+
+
+def _with_sites(graph: HeapGraph, frames: list[Any], nodes: Array, rows: Array) -> HeapGraph:
+    """Take the allocation frames of the blocks in as sites, each once."""
+    known = (rows >= 0) & (rows < len(frames))
+    if not known.any():
+        return graph
+    wanted, place = np.unique(rows[known], return_inverse=True)
+    first = len(graph.sites)
+    graph.sites = [*graph.sites, *(_site(frames[row]) for row in wanted.tolist())]
+    graph.block_site = np.zeros(graph.node_count, np.uint32)
+    graph.block_site[nodes[known]] = first + place
+    return graph
+
+
+def _site(stack: Any) -> dict[str, Any] | None:
+    """A row of `sites` for a stack of the allocator; None for one that cannot be read."""
+    rows = [[str(frame[0]), frame[1], str(frame[2])] for frame in stack if isinstance(frame, (list, tuple))
+            and len(frame) == 3 and isinstance(frame[1], int)] if isinstance(stack, (list, tuple)) else []
+    return {"frames": rows, "bytes": 0, "count": 0} if rows else None

@@ -45,8 +45,12 @@ class HeapGraph:
     """One snapshot (shapes and units: agent/format.py, COLUMNS).
 
     Edges are in compressed rows: those of node i are `edge_target[edge_start[i]:edge_start[i + 1]]`.
-    `info` is done.json of the snapshot; `sites`, `bounds` and `caches` are those of its names.json. The columns `sample_*`
-    (SAMPLED_COLUMNS) are empty where nothing was sampled.
+    `info` is done.json of the snapshot; `sites`, `bounds` and `caches` are those of its names.json, `devices` is its
+    devices.json. The columns `sample_*` (SAMPLED_COLUMNS) are empty where nothing was sampled.
+
+    `storage_node`, `storage_address`: (K,) the storages whose data address is known; empty where the walk did not say.
+    `block_site`: (N,) row of `sites` for storages whose block was recorded by a device's allocator, 0 for all others; empty
+    where none was.
     """
 
     address: Array
@@ -72,12 +76,15 @@ class HeapGraph:
     bounds: list[tuple[int, int, str]] = field(default_factory=list)
     caches: list[dict[str, Any]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
-    devices: dict[str, Any] | None = None  # devices.json of the snapshot
+    devices: dict[str, Any] | None = None
     sample_node: Array = field(default_factory=lambda: _empty("sample_node"))
     sample_site: Array = field(default_factory=lambda: _empty("sample_site"))
     sample_bytes: Array = field(default_factory=lambda: _empty("sample_bytes"))
     sample_weight: Array = field(default_factory=lambda: _empty("sample_weight"))
     sample_ns: Array = field(default_factory=lambda: _empty("sample_ns"))
+    storage_node: Array = field(default_factory=lambda: np.zeros(0, "<u4"))
+    storage_address: Array = field(default_factory=lambda: np.zeros(0, "<u8"))
+    block_site: Array = field(default_factory=lambda: np.zeros(0, "<u4"))
 
     def load(self) -> HeapGraph:
         """Itself: it stands where a snapshot on disk may stand, too (heap/load.py)."""

@@ -13,12 +13,13 @@ import numpy as np
 from leakscope.agent import format as layout
 from leakscope.errors import SessionError
 from leakscope.heap import devices as said_of_devices
-from leakscope.heap.columns import OPTIONAL, damaged, read, read_json
+from leakscope.heap.columns import OPTIONAL, STORAGE_COLUMNS, damaged, read, read_json
 from leakscope.heap.graph import Array, HeapGraph, TypeName
 
 # The column that says how many rows another one has; "address" for all the rest.
 _LEADER = {"edge_target": "edge_target", "edge_label": "edge_target", "root_node": "root_node", "root_kind": "root_node",
-           "root_label": "root_node"} | dict.fromkeys(layout.SAMPLED_COLUMNS, "sample_node")
+           "root_label": "root_node", "storage_node": "storage_node", "storage_address": "storage_node"
+           } | dict.fromkeys(layout.SAMPLED_COLUMNS, "sample_node")
 _PART = 1 << 16
 
 
@@ -48,6 +49,11 @@ class Stored:
         return said_of_devices.read(self.folder)[0]
 
     @property
+    def why_no_devices(self) -> str:
+        """Why devices.json cannot be used, in a sentence; empty where it can, or where there is none."""
+        return said_of_devices.read(self.folder)[1]
+
+    @property
     def node_count(self) -> int:
         """N, as its done.json says."""
         return int(self.info.get("node_count", 0))
@@ -68,11 +74,12 @@ def load(folder: Path) -> HeapGraph:
     columns, names = read(folder)
     for name in OPTIONAL:
         columns.setdefault(name, np.zeros(len(columns["address"]), dtype=layout.COLUMNS[name]))
-    for name, dtype in layout.SAMPLED_COLUMNS.items():
+    for name, dtype in (layout.SAMPLED_COLUMNS | STORAGE_COLUMNS).items():
         columns.setdefault(name, np.zeros(0, dtype))
     _check_lengths(folder, columns, info)
     known = columns["sample_node"]
     _check_range(folder, "sample_node", known[known != layout.NO_NODE], len(columns["address"]))
+    _check_range(folder, "storage_node", columns["storage_node"], len(columns["address"]))
     tables = {table: _table(folder, names, table) for table in _ROWS}
     strings, types, sites = tables["strings"], tables["types"], tables["sites"]
     _check_edges(folder, columns)
@@ -83,8 +90,10 @@ def load(folder: Path) -> HeapGraph:
     for name, count in rows.items():
         _check_range(folder, name, columns[name], count)
     _check_edge_labels(folder, columns["edge_label"], len(strings))
-    return HeapGraph(**columns, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
-                     bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], info=info)
+    graph = HeapGraph(**columns, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
+                      bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], info=info)
+    said = said_of_devices.read(folder)[0]
+    return graph if said is None else said_of_devices.joined(graph, said)
 
 
 def _is_row_of(*kinds: type) -> Callable[[Any], bool]:

@@ -64,7 +64,8 @@ def _of_behind_next(column: Array) -> Array:
 # How a column is told: forth and back.
 _CODINGS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "plain": (_no_change, _no_change), "steps": (_differences, _sums), "behind": (_behind_next, _of_behind_next)}
-_CODING_OF = {"address": "steps", "edge_start": "steps", "sample_ns": "steps", "edge_target": "behind"}
+_CODING_OF = {"address": "steps", "edge_start": "steps", "sample_ns": "steps",
+              "storage_address": "steps", "edge_target": "behind"}
 
 
 def _coding(name: str, column: Array) -> str:

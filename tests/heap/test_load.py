@@ -10,6 +10,8 @@ import pytest
 
 from leakscope.agent import format as layout
 from leakscope.errors import SessionError
+from leakscope.heap.columns import DTYPES
+from leakscope.heap.devices import DEVICES_FILE
 from leakscope.heap.graph import HeapGraph
 from leakscope.heap.load import OPTIONAL, load
 from tests.heaps import heap
@@ -22,7 +24,7 @@ SHOP = """
     root frame main thread 'MainThread'
     main ~order -> order
     main $12 -> cache
-    main <storage> -> storage 1MiB on cuda:0
+    main <storage> -> store:storage 1MiB on cuda:0 data 0x7f0000000000
     bound cache 4096 maxsize
     lru cache app.cache max 4096 size 3 hits 1 misses 3
     samples order 3 512KiB make@app.py:7 at 2.5
@@ -32,12 +34,14 @@ SHOP = """
 
 def written(graph: HeapGraph, folder: Path) -> Path:
     """A snapshot folder as the agent writes it."""
-    for name, dtype in (layout.COLUMNS | layout.SAMPLED_COLUMNS).items():
+    for name, dtype in DTYPES.items():
         np.save(folder / f"{name}.npy", getattr(graph, name).astype(dtype))
     names = {"strings": graph.strings, "types": [list(each) for each in graph.types], "sites": graph.sites,
              "bounds": graph.bounds, "caches": graph.caches}
     (folder / layout.NAMES_FILE).write_text(json.dumps(names))
     (folder / layout.DONE_FILE).write_text(json.dumps(graph.info))
+    if graph.devices is not None:
+        (folder / DEVICES_FILE).write_text(json.dumps(graph.devices))
     return folder
 
 

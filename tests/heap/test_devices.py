@@ -1,0 +1,99 @@
+"""What a snapshot says of devices: read, damaged, joined with the storages of the walk."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from leakscope.heap import columns, devices
+from leakscope.heap.devices import DEVICES_FILE, device_code, device_name
+from leakscope.heap.load import Stored, load
+from tests.heap.test_load import written
+from tests.heaps import heap
+
+MODEL = """
+    module app
+    app .weights -> weight:torch.Tensor x4
+    weight <storage> -> store:storage x4 1MiB on {device}
+    device cuda:0 8GiB
+    segment cuda:0 20MiB
+    block 2MiB
+    blocks store frames init@model.py:7 < main@app.py:3
+"""
+
+
+@pytest.mark.parametrize("name", ["host", "cuda:0", "cuda:7", "xpu:0", "xpu:3", "mps:0"])
+def test_a_device_has_one_code(name):
+    assert device_name(device_code(name)) == name
+
+
+def test_what_is_no_known_device_is_the_host():
+    assert [device_code(name) for name in ("meta", "cuda:x", "tpu:0", "")] == [0, 0, 0, 0]
+
+
+def test_a_snapshot_without_devices_has_none_and_no_reason(tmp_path):
+    stored = Stored(written(heap("module app"), tmp_path), {})
+    assert stored.devices is None and stored.why_no_devices == "" and stored.load().devices is None
+
+
+@pytest.mark.parametrize("text", ['{"format": 1, "segm', "[]", '{"format": 99}', '{"format": 1, "segments": 7}', "\x00"])
+def test_damaged_devices_are_none_with_a_sentence_and_the_heap_stays(tmp_path, text):
+    stored = Stored(written(heap(MODEL, device="cuda:0"), tmp_path), {})
+    (tmp_path / DEVICES_FILE).write_text(text)
+    assert stored.devices is None and stored.why_no_devices.endswith(".")
+    assert stored.load().node_count == 9 and stored.load().devices is None
+
+
+def test_tensors_get_the_frames_that_the_allocator_recorded(tmp_path):
+    graph = load(written(heap(MODEL, device="cuda:0"), tmp_path))
+    rows = graph.block_site[graph.storage_node]
+    assert {graph.sites[row]["frames"][0][2] for row in rows.tolist()} == {"init"}
+    assert np.count_nonzero(graph.block_site) == 4
+
+
+def test_storages_of_a_simulated_device_count_as_on_it_and_others_stay_where_they_are():
+    graph = heap(MODEL, device="host")
+    assert not graph.device.any()
+    said = {**graph.devices, "simulated": True}
+    assert set(devices.joined(graph, said).device[graph.storage_node].tolist()) == {1}
+    assert not devices.joined(graph, {**said, "segments": []}).device.any()
+
+
+def test_a_storage_within_a_block_is_found_and_one_behind_it_is_not():
+    live = devices.live({"segments": [{"device": 0, "address": 4096, "blocks": [
+        {"size": 512, "state": "active_allocated"}, {"size": 512, "state": "inactive"},
+        {"size": 512, "state": "active_pending_free"}]}]})
+    assert live.rows(np.array([4095, 4096, 4600, 4608, 5120, 5632], "u8")).tolist() == [-1, 0, 0, -1, 1, -1]
+
+
+def test_segments_of_xpu_are_on_xpu():
+    said = {"provider": "xpu", "segments": [{"device": 1, "address": 64, "blocks": [{"size": 8, "state": "active_allocated"}]}]}
+    assert devices.live(said).device.tolist() == [129]
+
+
+@pytest.mark.parametrize("segment", [7, {}, {"blocks": [3, {"size": "x"}, {"size": 5, "address": "y"}]}, {"blocks": None}])
+def test_what_cannot_be_read_of_a_segment_is_left_out(segment):
+    assert len(devices.live({"segments": [segment]}).address) == 0
+
+
+def test_the_addresses_of_storages_are_packed_with_the_rest(tmp_path):
+    folder = written(heap(MODEL, device="cuda:0"), tmp_path)
+    before = load(folder).storage_address.tolist()
+    assert columns.pack(folder) and not (folder / "storage_address.npy").exists()
+    assert load(folder).storage_address.tolist() == before and len(before) == 4
+
+
+def test_an_old_pack_without_addresses_is_read(tmp_path):
+    folder = written(heap("module app"), tmp_path)
+    for name in columns.STORAGE_COLUMNS:
+        (folder / f"{name}.npy").unlink()
+    assert columns.pack(folder) and len(load(folder).storage_node) == 0
+
+
+def test_frames_that_cannot_be_read_give_no_site(tmp_path):
+    graph = heap(MODEL, device="cuda:0")
+    said = json.loads(json.dumps(graph.devices))
+    assert not devices.joined(graph, {**said, "frames": [7]}).block_site.any() or (
+        devices.joined(graph, {**said, "frames": [7]}).sites[-1] is None)
