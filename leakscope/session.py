@@ -92,15 +92,19 @@ class SessionProcess:
         numbers = [{name: value for name, value in row.items() if isinstance(value, (int, float))} for row in rows]
         return [row for row in numbers if "t_ns" in row]
 
-    def latest(self) -> Json | None:
-        """Return the newest complete sample without reading the whole timeline, or None if there is none yet."""
+    def recent(self) -> list[Json]:
+        """Return the last complete samples, oldest first, without reading the whole timeline."""
         try:
             with (self.folder / layout.TIMELINE_FILE).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))  # a sample is about 1 KiB
                 tail = file.read()
         except OSError:
-            return None
-        return next((row for line in reversed(tail.split(b"\n")[:-1]) if (row := _object(line)) is not None), None)
+            return []
+        return [row for line in tail.split(b"\n")[:-1] if (row := _object(line)) is not None]
+
+    def latest(self) -> Json | None:
+        """Return the newest complete sample without reading the whole timeline, or None if there is none yet."""
+        return next(reversed(self.recent()), None)
 
     def notes(self) -> list[Json]:
         """Return what the agent could not do and why: {"t_ns", "note"}."""

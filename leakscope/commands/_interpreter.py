@@ -25,7 +25,7 @@ print(json.dumps({
     "version": list(sys.version_info[:3]), "implementation": sys.implementation.name, "executable": sys.executable,
     "free_threaded": not getattr(sys, "_is_gil_enabled", lambda: True)(),
     "has_ctypes": has("_ctypes"), "has_fork": hasattr(os, "fork"), "has_tracemalloc": has("_tracemalloc"),
-    "has_torch": has("torch"), "has_nvml": has("pynvml"), "has_sitecustomize": has("sitecustomize"),
+    "has_torch": has("torch"), "has_sitecustomize": has("sitecustomize"),
 }))
 """
 
@@ -63,15 +63,12 @@ def checks(python: str, answer: dict[str, Any]) -> list[Check]:
     version = tuple(answer["version"])
     text = f"{answer['implementation']} {'.'.join(map(str, version))}{' free-threaded' * bool(answer.get('free_threaded'))}"
     fits = OLDEST <= version[:2] <= NEWEST and answer["implementation"] == "cpython"
-    wants_nvml = answer["has_torch"] and not answer["has_nvml"]
     found = [
         Check("interpreter", fits, text, "" if fits else f"the agent runs in CPython {_dotted(OLDEST)} to {_dotted(NEWEST)}"),
         _optional("ctypes", answer["has_ctypes"], "allocator counters are read", "absent: no allocator counters (mallinfo2)"),
         _optional("fork", answer["has_fork"], "forked children are followed", "absent: only spawned children are followed"),
         _optional("tracemalloc", answer["has_tracemalloc"], "--sites tracemalloc works", "absent: no --sites tracemalloc"),
         _optional("torch", answer["has_torch"], "device memory is read", "not installed: no device memory"),
-        _optional("NVML", answer["has_nvml"], "the whole device is read", "not installed: no view of the whole device",
-                  f"{python} -m pip install nvidia-ml-py" if wants_nvml else ""),
     ]
     if answer["has_sitecustomize"]:
         found.append(Check("sitecustomize", True, "this interpreter has its own, and it still runs"))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from leakscope.commands._absence import Seen, as_started, gap, lost, tree
+from leakscope.commands._device_watch import DeviceWatch
 from leakscope.commands._packing import Packing
 from leakscope.commands._say import say
 from leakscope.commands._status import StatusLine
@@ -33,6 +34,7 @@ class Watch:
         self._at_duration: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         self._packing, self._pack_next_s = Packing(session), _PACK_EVERY_S
+        self._devices = DeviceWatch(session, target.pid)
         self._look_next_s = 0.0
         self._look_step_s = 0.02  # a short script is over soon: look early, then less often
         self._without: dict[int, Seen] = {}
@@ -48,11 +50,13 @@ class Watch:
         elapsed_s = time.monotonic() - self.started_s
         if elapsed_s >= self._look_next_s:
             self._look_for_absent(elapsed_s)
+            self._devices.look(elapsed_s)
             if self.status:
                 self.status.draw(self.session, elapsed_s)
             self._look_step_s = min(_LOOK_EVERY_S, self._look_step_s * 2)
             self._look_next_s = elapsed_s + self._look_step_s
         if self._at_duration and self._duration_s is not None and self._has_stopped(elapsed_s, self._duration_s):
+            self._devices.end()
             self._thread = threading.Thread(target=self._at_duration, name="report")
             self._thread.start()
             self._at_duration = None
@@ -77,6 +81,7 @@ class Watch:
     def end(self) -> bool:
         """Clean up after the target has ended; return True if the report was made, or tried, in the meantime."""
         self._without_status()
+        self._devices.end()
         if self._thread is None:
             return False
         self._thread.join()

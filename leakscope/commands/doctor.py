@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from leakscope import session as sessions
+from leakscope.commands import _nvml
 from leakscope.commands._interpreter import Check, ask, checks
 from leakscope.errors import LeakScopeError
 from leakscope.inject import _capabilities, _probes, environment
@@ -65,7 +66,7 @@ def machine() -> list[Check]:
     return [
         Check("leakscope run", reason is None, reason or "the agent can be staged"),
         _proc(), _memory_limit(), _ptrace(), _disk(), _graphviz(),
-        _compiler(), _loops(),
+        _compiler(), _loops(), _device_use(),
     ]
 
 
@@ -146,6 +147,17 @@ def _loops() -> Check:
         return Check("analyses", True, "in C")
     return Check("analyses", None, "in Python: there was no C compiler when leakscope was installed; reports take longer",
                  "pip install --force-reinstall --no-deps leakscope-forensics, with a compiler")
+
+
+def _device_use() -> Check:
+    """Whether leakscope may ask the driver what is used of a device, and by whom; see _nvml.py."""
+    driver = _nvml.connect()
+    if isinstance(driver, str):
+        if not _nvml.is_device_here():
+            return Check("NVML", True, "there is no NVIDIA device here")
+        return Check("NVML", None, f"{driver}: only what PyTorch's own allocator counts is known", _nvml.command_for(driver))
+    driver.close()
+    return Check("NVML", True, f"driver {driver.driver or 'unknown'}: what a device is used for is read, by process")
 
 
 def _build_probe(python: str) -> None:

@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 
 from leakscope.cli import main
-from leakscope.commands._interpreter import checks
+from leakscope.commands import _nvml, doctor
+from leakscope.commands._interpreter import Check, checks
 from leakscope.inject import _probes
 from leakscope.inject._capabilities import COMPILED, FALLBACK
 from tests.agent.staged import interpreter
+from tests.commands.drivers import Driver
 
 
 def answer(**changes: object) -> dict[str, object]:
     return {"version": [3, 12, 1], "implementation": "cpython", "has_ctypes": True, "has_fork": True, "has_tracemalloc": True,
-            "has_torch": False, "has_nvml": False, "has_sitecustomize": False, **changes}
+            "has_torch": False, "has_sitecustomize": False, **changes}
 
 
 def test_every_interpreter_gets_its_part_of_the_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -124,9 +126,24 @@ def test_the_agent_fits_cpython_3_9_to_3_14(changes: dict[str, object], is_good:
     assert (first.what, first.is_good) == ("interpreter", is_good)
 
 
-def test_torch_without_nvml_gets_the_command_that_adds_it() -> None:
-    (nvml,) = [each for each in checks("py", answer(has_torch=True)) if each.what == "NVML"]
-    assert (nvml.is_good, nvml.hint) == (None, "py -m pip install nvidia-ml-py")
+def nvml_line() -> Check:
+    (found,) = [each for each in doctor.machine() if each.what == "NVML"]
+    return found
+
+
+def test_a_device_whose_driver_cannot_be_asked_gets_the_command_that_helps(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(_nvml, "DEVICE_FILES", (str(tmp_path),))
+    assert (nvml_line().is_good, nvml_line().hint) == (None, "pip install leakscope-forensics[gpu]")
+    monkeypatch.setitem(sys.modules, "pynvml", Driver().module)
+    assert nvml_line().detail == "driver 580.159.03: what a device is used for is read, by process"
+
+
+def test_a_machine_without_a_device_lacks_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(_nvml, "DEVICE_FILES", (str(tmp_path / "none"),))
+    assert (nvml_line().is_good, nvml_line().detail) == (True, "there is no NVIDIA device here")
 
 
 @pytest.mark.parametrize(("python", "sentence"), [
