@@ -3,26 +3,38 @@
 The catalogue of known leaks (`known_leaks.toml`) is data: LeakCanary's library leaks with versions. An entry matches only
 where the path matches *and* the version of the package that the process had loaded. A match says so beside the finding; it
 never hides one.
+
+A list of a team's own (`--known FILE`) has the same form. Its entries may name a fingerprint in place of a path, need no
+package, and change neither fingerprints nor confidence: what somebody wrote down is no evidence.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from pathlib import Path as FilePath
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from leakscope.analyse.fingerprint import Fingerprint, accumulation, fingerprint, of_words, script_of, words
+from leakscope.errors import UsageError
+from leakscope.heap import layout
 from leakscope.model import EVIDENCE_BITS, Finding
 
 CATALOGUE_FILE = "known_leaks.toml"
 _ANYTHING, _ANY_STEPS, _OR = "%", "...", "|"
+_HOW_TO, _A_PATH = "leakscope explain known", 'path = ["module app.cache", "dict[*]"]'
+_FINGERPRINT = re.compile(r"LS1-[A-Z2-7]{16}")
+_NEEDED = ("id", "explanation", "reference")
+_FIELDS = (*_NEEDED, "fingerprint", "path", "package", "versions", "root", "type", "fix", "checked")
+_ENTRY = re.compile(r"^[ \t]*\[\[[ \t]*leak[ \t]*\]\]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,7 @@ class KnownLeak:
     checked: str
     root: str = ""
     type: str = ""
+    fingerprint: str = ""
 
     @property
     def fixed_in(self) -> str:
@@ -100,13 +113,128 @@ def sentence(leak: KnownLeak, version: str) -> str:
     return f"{fixed}; this process has {version}. {leak.explanation} {leak.fix} {leak.reference}"
 
 
+# --- a list of a team's own --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OwnList:
+    """The known leaks that a team has written down; `name` is that of the file."""
+
+    name: str = ""
+    leaks: tuple[KnownLeak, ...] = ()
+
+
+NO_LIST = OwnList()
+
+
+def own_list(path: FilePath) -> OwnList:
+    """Read a file of `[[leak]]` entries.
+
+    Raises:
+        UsageError: it cannot be read, or an entry says too little or what nobody understands; with the file and the line.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise UsageError(f"The list of known leaks '{path}' cannot be read: {why}.", _HOW_TO) from error
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).partition(" (at ")
+        line = re.match(r"line (\d+)", place)
+        number = int(line[1]) if line else text.count("\n") + 1
+        raise UsageError(f"'{path}', line {number}, is no TOML: {what}.", _HOW_TO) from error
+    for key, value in content.items():
+        if key != "leak" or not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise UsageError(f"'{path}', line {_line(text, 0, key)}: '{key}' is no entry of a list of known leaks.",
+                             "begin each entry with [[leak]]")
+    seen: set[str] = set()
+    leaks = []
+    for number, fields in enumerate(content.get("leak", []), 1):
+        if wrong := _wrong(fields, seen):
+            key, what, hint = wrong
+            raise UsageError(f"'{path}', line {_line(text, number, key)}: {what}.", hint or _HOW_TO)
+        seen.add(fields["id"])
+        leaks.append(_entry({"package": "", "versions": "", "path": (), "fix": "", "checked": "", **fields}))
+    return OwnList(path.name, tuple(leaks))
+
+
+def _wrong(fields: Mapping[str, Any], seen: set[str]) -> tuple[str, str, str] | None:
+    """What is wrong with an entry: the key at fault, a sentence without its full stop, a hint; None if it is all right."""
+    for key, value in fields.items():
+        if key not in _FIELDS:
+            close = difflib.get_close_matches(key, _FIELDS, 1)
+            return key, f"an entry has no '{key}'", f"{close[0]} = ..." if close else ""
+        if key == "path" and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            return key, "'path' has to be a list of words", _A_PATH
+        if key != "path" and not isinstance(value, str):
+            return key, f"'{key}' has to be a text", f'{key} = "..."'
+    for key in _NEEDED:
+        if not fields.get(key):
+            return key, f"the entry '{fields.get('id', '')}' has no {key}", f'{key} = "..."'
+    if fields["id"] in seen:
+        return "id", f"there are two entries called '{fields['id']}'", "give one of them another id"
+    if bool(fields.get("fingerprint")) is bool(fields.get("path")):
+        return "id", f"the entry '{fields['id']}' needs either a fingerprint or a path", 'fingerprint = "LS1-..." of a report'
+    if fields.get("fingerprint") and not _FINGERPRINT.fullmatch(fields["fingerprint"]):
+        return "fingerprint", f"'{fields['fingerprint']}' is no fingerprint", "copy the LS1-... of the finding from a report"
+    if fields.get("path") and not any(re.sub(r"[%|.]", "", word) for word in fields["path"]):
+        return "path", f"the path of '{fields['id']}' fits everything", _A_PATH
+    if fields.get("root") and fields["root"] not in layout.ROOT_KINDS:
+        return "root", f"there is no kind of root '{fields['root']}'", f"one of {', '.join(layout.ROOT_KINDS)}"
+    return _wrong_versions(fields)
+
+
+def _wrong_versions(fields: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    versions = fields.get("versions", "")
+    if versions and not fields.get("package"):
+        return "versions", f"'{fields['id']}' names versions of no package", 'package = "NAME", or leave versions out'
+    try:
+        SpecifierSet(versions)
+    except InvalidSpecifier:
+        return "versions", f"'{versions}' is no range of versions", 'versions = ">=2.0,<2.6.1"'
+    return None
+
+
+def _line(text: str, number: int, key: str) -> int:
+    """The line of a key in an entry (the first is 1; 0 is the whole file), or else the one on which the entry begins."""
+    starts = [0, *(match.start() for match in _ENTRY.finditer(text))]
+    start = starts[min(number, len(starts) - 1)]
+    end = starts[number + 1] if 0 < number < len(starts) - 1 else len(text)
+    found = re.compile(rf"^[\s\[]*[\"']?{re.escape(key)}\b", re.MULTILINE).search(text, start, end)
+    return text.count("\n", 0, found.end() if found else start) + 1
+
+
+def known_to_team(team: OwnList, info: Mapping[str, Any], findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings with what the list of a team says of them before what the catalogue does.
+
+    Args:
+        info: process.json of the process they are in.
+        findings: with their fingerprints.
+    """
+    packages = {**info.get("packages", {}), "python": str(info.get("python", ""))}
+    told = []
+    for finding in findings:
+        leak = next((each for each in team.leaks if _is_of_team(each, finding, packages)), None)
+        said = () if leak is None else (f"{team.name}, {leak.id}:", leak.explanation, leak.fix, leak.reference)
+        text = " ".join(part for part in (*said, finding.known or "") if part)
+        told.append(replace(finding, known=text or None))
+    return told
+
+
+def _is_of_team(leak: KnownLeak, finding: Finding, packages: Mapping[str, str]) -> bool:
+    if leak.path:
+        return matches(leak, finding, packages)
+    return leak.fingerprint == finding.fingerprint and _has_version(leak, packages)
+
+
 # --- matching ----------------------------------------------------------------------------------------------------------------
 
 
 def matches(leak: KnownLeak, finding: Finding, packages: Mapping[str, str]) -> bool:
     """True if the version of the package and the path of the finding are those of a known leak."""
-    version = packages.get(leak.package)
-    if version is None or not is_in_range(version, leak.versions) or finding.path is None:
+    if not _has_version(leak, packages) or finding.path is None:
         return False
     if leak.root and leak.root != finding.path.root_kind or leak.type and not _fits(leak.type, finding.leaked_type):
         return False
@@ -135,6 +263,11 @@ def _fits(wanted: str, name: str) -> bool:
 
 
 # --- versions ----------------------------------------------------------------------------------------------------------------
+
+
+def _has_version(leak: KnownLeak, packages: Mapping[str, str]) -> bool:
+    """True if the process had loaded the package in one of the versions; an entry without a package is about every process."""
+    return not leak.package or leak.package in packages and is_in_range(packages[leak.package], leak.versions)
 
 
 def is_in_range(version: str, wanted: str) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from leakscope import baseline
-from leakscope.baseline import KnownLeak, catalogue, is_in_range, known, known_to, matches
+from leakscope.baseline import KnownLeak, catalogue, is_in_range, known, known_to, known_to_team, matches, own_list
+from leakscope.errors import UsageError
 from leakscope.heap import layout
 from leakscope.model import Confidence, CycleStep, Finding, Location, Path, Rule, Step
 
@@ -148,6 +149,94 @@ def test_native_memory_is_named_by_who_allocates_it_without_lines():
     moved = replace(first, sites=(Location("query", "b.py", 33),))
     assert known([first], {})[0].fingerprint == known([moved], {})[0].fingerprint
     assert known([first], {})[0].fingerprint != known([replace(first, owner="libpq.so: PQprepare")], {})[0].fingerprint
+
+
+OWN = """\
+# what we know
+[[leak]]
+id = "orders-until-restart"
+path = ["shop.Store._orders", "dict%"]
+explanation = "Orders stay until the nightly restart."
+reference = "SHOP-12"
+
+[[leak]]
+id = "lines"
+fingerprint = "{fingerprint}"
+package = "shop"
+versions = "<3"
+explanation = "Lines are few."
+fix = "None is planned."
+reference = "SHOP-13"
+"""
+LINES = finding("module app.store", "shop.Line._all", "list[*]", "shop.Line")
+
+
+def team_of(tmp_path, text):
+    path = tmp_path / "known.toml"
+    path.write_text(text)
+    return own_list(path)
+
+
+def test_a_team_knows_leaks_by_their_path_and_by_their_fingerprint(tmp_path):
+    findings = known([ORDERS, LINES, finding("module app.other", "dict[*]", "app.Other")], {})
+    team = team_of(tmp_path, OWN.format(fingerprint=findings[1].fingerprint))
+    told = known_to_team(team, {"packages": {"shop": "2.5.0"}}, findings)
+    assert [each.known for each in told] == [
+        "known.toml, orders-until-restart: Orders stay until the nightly restart. SHOP-12",
+        "known.toml, lines: Lines are few. None is planned. SHOP-13", None]
+    assert [replace(each, known=None) for each in told] == findings  # neither fingerprint nor evidence nor confidence changes
+
+
+def test_what_a_team_knows_of_other_versions_is_not_known(tmp_path):
+    findings = known([LINES], {})
+    team = team_of(tmp_path, OWN.format(fingerprint=findings[0].fingerprint))
+    for packages in ({}, {"shop": "3.0"}):
+        assert known_to_team(team, {"packages": packages}, findings) == findings
+
+
+def test_what_a_team_knows_comes_before_what_the_catalogue_says(tmp_path, one_entry):
+    findings = known([ORDERS], {"shop": "2.5.0"})
+    (told,) = known_to_team(team_of(tmp_path, OWN.format(fingerprint="LS1-" + "A" * 16)), {}, findings)
+    assert told.known == f"known.toml, orders-until-restart: Orders stay until the nightly restart. SHOP-12 {findings[0].known}"
+
+
+@pytest.mark.parametrize("before, after, line, said, hint", [
+    ("[[leak]]", "[[leaks]]", 2, "'leaks' is no entry", "[[leak]]"),
+    ('id = "orders', 'id = orders', 3, "is no TOML", "explain known"),
+    ('"SHOP-13"\n', '"SHOP-13', 15, "is no TOML", "explain known"),
+    ('explanation = "Lines', 'explanaton = "Lines', 13, "no 'explanaton'", "explanation = ..."),
+    ('reference = "SHOP-13"\n', "", 8, "'lines' has no reference", 'reference = "..."'),
+    ('id = "lines"\n', "", 8, "the entry '' has no id", 'id = "..."'),
+    ('id = "lines"', 'id = "orders-until-restart"', 9, "two entries", "another id"),
+    ('path = ["shop.Store._orders", "dict%"]', 'path = "shop.Store"', 4, "list of words", "path = ["),
+    ('path = ["shop.Store._orders", "dict%"]', 'path = ["...", "%"]', 4, "fits everything", "path = ["),
+    ('path = ["shop.Store._orders", "dict%"]\n', "", 3, "either a fingerprint or a path", "LS1-"),
+    ('fix = "None', 'path = ["dict[*]"]\nfix = "None', 9, "either a fingerprint or a path", "LS1-"),
+    ("{fingerprint}", "LS1s-ABC", 10, "'LS1s-ABC' is no fingerprint", "report"),
+    ('versions = "<3"', "versions = 3", 12, "'versions' has to be a text", 'versions = "..."'),
+    ('versions = "<3"', 'versions = "below 3"', 12, "'below 3' is no range", ">=2.0"),
+    ('package = "shop"\n', "", 11, "names versions of no package", "package ="),
+    ('package = "shop"', 'package = "shop"\nroot = "heap"', 12, "no kind of root 'heap'", "c-held"),
+])
+def test_a_list_that_nobody_understands_is_refused_with_its_line(tmp_path, before, after, line, said, hint):
+    assert before in OWN
+    text = OWN.replace(before, after, 1)
+    with pytest.raises(UsageError) as refused:
+        team_of(tmp_path, text.replace("{fingerprint}", "LS1-" + "A" * 16))
+    assert re.search(rf"known\.toml', line {line}\b", refused.value.sentence) and said in refused.value.sentence
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("make, said", [(lambda path: None, "No such file"), (lambda path: path.mkdir(), "Is a directory"),
+                                        (lambda path: path.write_bytes(b"\xff"), "no UTF-8")])
+def test_a_list_that_cannot_be_read_says_why(tmp_path, make, said):
+    make(tmp_path / "own.toml")
+    with pytest.raises(UsageError, match=f"own.toml' cannot be read: .*{said}"):
+        own_list(tmp_path / "own.toml")
+
+
+def test_an_empty_list_knows_nothing(tmp_path):
+    assert team_of(tmp_path, "").leaks == ()
 
 
 @pytest.mark.parametrize("version, wanted, is_inside", [

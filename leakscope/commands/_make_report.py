@@ -27,13 +27,17 @@ ESTIMATED = ("Our walks in place are large beside the growth and disturb residen
              "malloc and the object allocator have handed out, and what allocators keep free is not told.")
 
 
-def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], stream: TextIO) -> Report:
+def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], stream: TextIO,
+                team: baseline.OwnList = baseline.NO_LIST) -> Report:
     """Build the report of a session and write it to the folder `out` in `formats`; the terminal text goes to `stream`.
+
+    Args:
+        team: the known leaks of a team's own list.
 
     Raises:
         LeakScopeError: the session cannot be read, or a file cannot be written.
     """
-    report = build(session)
+    report = build(session, team)
     renderers = plugins.load("leakscope.render", ("SUFFIX", "render"))
     for name in formats:
         renderer = renderers[name]
@@ -44,7 +48,7 @@ def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], 
     return report
 
 
-def build(session: sessions.Session) -> Report:
+def build(session: sessions.Session, team: baseline.OwnList = baseline.NO_LIST) -> Report:
     """Examine a session and put the report together; nothing is written."""
     processes = _largest_first(session.processes())
     examined: list[verdict.Examined] = []
@@ -59,7 +63,7 @@ def build(session: sessions.Session) -> Report:
             graphs = [Stored(each.path, each.done) for each in snapshots]
             case = Case(graphs, timeline[:-1] if ended else timeline, process.info, _limit(session, timeline),
                         family=[*family[:number], *family[number + 1:]])
-            examined.append(verdict.Examined(case, *_detected(case)))
+            examined.append(verdict.Examined(case, *_detected(case, team)))
             skipped += [f"A snapshot of process {process.pid} was left out: {sentence}" for sentence in case.damage]
     if not examined:
         return _empty_report(session, processes)
@@ -78,7 +82,7 @@ def _limit(session: sessions.Session, timeline: Sequence[dict[str, Any]]) -> int
     return min(limits, default=None)
 
 
-def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
+def _detected(case: Case, team: baseline.OwnList) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
     """Run every detector on a case."""
     findings: list[Finding] = []
     dismissed: list[Dismissed] = []
@@ -91,7 +95,8 @@ def _detected(case: Case) -> tuple[tuple[Finding, ...], tuple[Dismissed, ...]]:
             else:
                 dismissed.append(found)
     findings = baseline.known_to(case.info, grouping.joined(findings))
-    return tuple(proof.completed(case, each) for each in findings), tuple(dismissed)
+    findings = baseline.known_to_team(team, case.info, (proof.completed(case, each) for each in findings))
+    return tuple(findings), tuple(dismissed)
 
 
 def _report(session: sessions.Session, processes: Sequence[sessions.SessionProcess], examined: Sequence[verdict.Examined],

@@ -13,6 +13,7 @@ from leakscope.units import parse_duration, parse_size
 
 # What a person types, and the renderer that it means. Asking leakscope.render would load Jinja2 before the target starts.
 FILE_FORMATS = {"html": "html", "md": "markdown", "markdown": "markdown", "json": "json"}
+KNOWN_HELP = "A list of leaks that your team knows: findings that match say so. `leakscope explain known` shows its form."
 _SITES = re.compile(r"off|sampled|tracemalloc(:[1-9]\d?)?")
 
 

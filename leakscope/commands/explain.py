@@ -11,6 +11,18 @@ import click
 from leakscope import baseline, plugins
 from leakscope.errors import UsageError
 
+OWN_LIST = """\
+Your own list. `leakscope run --known FILE.toml` (and `leakscope report`) marks what your team knows already; nothing is hidden.
+
+    [[leak]]
+    id = "orders-until-restart"
+    fingerprint = "LS1-..."                         # of a report; or, for every place that looks so:
+    # path = ["shop.Store._orders", "dict[*]"]      # words of the path: % is anything, | or, "..." any number of words
+    explanation = "Orders stay until the nightly restart."
+    reference = "SHOP-12"
+
+Optional: fix; package and versions (">=2.0,<2.6.1": only where that is loaded); root (its kind), type (of what piles up)."""
+
 
 @click.command(name="explain")
 @click.argument("rule", required=False)
@@ -18,7 +30,7 @@ def command(rule: str | None) -> None:
     """Explain RULE: what it looks for, how it is found, what to do about it.
 
     RULE is a code such as LS101 or a name such as unbounded-container; without it all rules are listed. `known` lists the
-    catalogue of known leaks of libraries, and the name of one of them explains it.
+    catalogue of known leaks of libraries and the form of a list of your own, and the name of one of them explains it.
     """
     modules = plugins.load("leakscope.detectors", ("RULE", "detect"))
     if rule is None:
@@ -32,6 +44,7 @@ def command(rule: str | None) -> None:
     if wanted == "known":
         for leak in leaks.values():
             click.echo(f"{leak.id:<34}  {leak.package} {leak.versions or '(every version)'}")
+        click.echo(f"\n{OWN_LIST}")
     elif wanted in leaks:
         click.echo(_known(leaks[wanted]))
     elif wanted in by_name:

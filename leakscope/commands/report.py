@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from leakscope import baseline
 from leakscope import session as sessions
-from leakscope.commands._options import FILE_FORMATS
+from leakscope.commands._options import FILE_FORMATS, KNOWN_HELP
 from leakscope.errors import UsageError
 
 FORMATS = {**FILE_FORMATS, "terminal": "terminal"}  # what a person types, and the renderer that it means
@@ -37,7 +38,8 @@ def chosen(_context: click.Context, _param: click.Parameter, value: str) -> tupl
               help="Folder for the files; default: beside the session. A report that is there is replaced.")
 @click.option("--format", "formats", default=DEFAULT_FORMATS, show_default=True, metavar="LIST", callback=chosen,
               help="What to make, separated by commas; terminal is the short text on standard output.")
-def command(session: Path, output: Path | None, formats: tuple[str, ...]) -> None:
+@click.option("--known", "known_file", type=click.Path(path_type=Path), metavar="FILE.toml", help=KNOWN_HELP)
+def command(session: Path, output: Path | None, formats: tuple[str, ...], known_file: Path | None) -> None:
     """Make the report of SESSION again.
 
     SESSION is the folder given to `leakscope run -o`, or the session/ in it. A session whose target or whose leakscope
@@ -45,8 +47,9 @@ def command(session: Path, output: Path | None, formats: tuple[str, ...]) -> Non
     """
     from leakscope.commands._make_report import make_report  # numpy and Jinja2: not for a mistake in the usage
 
+    team = baseline.own_list(known_file) if known_file else baseline.NO_LIST
     evidence = sessions.open(session)
     place = output or output_of(evidence.path)
     if place.exists() and not place.is_dir():
         raise UsageError(f"-o {place} is a file, the report needs a folder.", f"leakscope report {session} -o {place}-report")
-    make_report(evidence, place, formats, sys.stdout)
+    make_report(evidence, place, formats, sys.stdout, team)

@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
+from leakscope import baseline
 from leakscope import session as sessions
 from leakscope.commands._command import find
-from leakscope.commands._options import DURATION, FORMATS, SIZE, choose_sites, only_structure
+from leakscope.commands._options import DURATION, FORMATS, KNOWN_HELP, SIZE, choose_sites, only_structure
 from leakscope.commands._say import say
 from leakscope.commands._status import StatusLine, wants_status
 from leakscope.commands._target import Ending, Target, leave_streams_to_target
@@ -47,6 +48,7 @@ class Wish:
     label: str
     opens: bool
     quiet: bool
+    team: baseline.OwnList = baseline.NO_LIST
 
 
 @click.command(name="run", context_settings={"allow_interspersed_args": False})
@@ -72,6 +74,7 @@ class Wish:
               help="What is recorded: names and sizes, no values.")
 @click.option("--format", "formats", type=FORMATS, default="html,md,json", show_default=True, metavar="LIST",
               help="The files to write.")
+@click.option("--known", type=click.Path(path_type=Path), metavar="FILE.toml", help=KNOWN_HELP)
 @click.option("--fail-on", type=click.Choice(["leak", "growth"]), help="Exit with 3 if the report claims that.")
 @click.option("--label", default="", metavar="TEXT", help="A name for this run, shown in the report.")
 @click.option("--open", "opens", is_flag=True, help="Show report.html in the browser at the end.")
@@ -97,9 +100,11 @@ def command(context: click.Context, /, command_line: tuple[str, ...], **given: A
         raise UsageError("--settle-collect says what to do in the settle step, and there is none.",
                          "leakscope run --settle 30s --settle-collect -- COMMAND")
     found = find(list(command_line))
+    team = baseline.own_list(given["known"]) if given["known"] else baseline.NO_LIST
     options = _agent_options(given)
     out = _choose_out(given["output"])
-    wish = Wish(out, given["formats"], given["fail_on"], given["duration"], given["label"], given["opens"], given["quiet"])
+    wish = Wish(out, given["formats"], given["fail_on"], given["duration"], given["label"], given["opens"], given["quiet"],
+                team)
     session = sessions.create(out / "session", environment.masked(command_line), options, wish.label)
     reporting = _Reporting(session, wish)
     try:
@@ -190,7 +195,7 @@ class _Reporting:
 
             is_quiet = self.wish.quiet or sys.stderr is None  # None: it was closed before we started
             formats = self.wish.formats if is_quiet else (*self.wish.formats, "terminal")
-            self.report = make_report(self.session, self.wish.out, formats, sys.stderr)
+            self.report = make_report(self.session, self.wish.out, formats, sys.stderr, self.wish.team)
         except LeakScopeError as error:
             say(error.sentence, error.hint or self._again())
         except Exception as error:

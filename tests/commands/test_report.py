@@ -42,7 +42,7 @@ def failure(*arguments) -> LeakScopeError:
 def test_the_report_of_a_run_lies_beside_its_session(run_folder, asked):
     for named in (run_folder, run_folder / "session"):
         report(named)
-        session, place, formats, _ = asked.pop()
+        session, place, formats = asked.pop()[:3]
         assert (session.path.resolve(), place) == ((run_folder / "session").resolve(), run_folder.resolve())
         assert formats == ("html", "markdown", "json", "terminal")
 
@@ -89,3 +89,11 @@ def test_a_file_where_the_folder_should_be_is_refused_before_any_work(run_folder
     assert isinstance(error, UsageError) and error.hint
     assert (tmp_path / "taken").read_text() == "mine"
     assert asked == []
+
+
+def test_a_list_of_known_leaks_goes_into_the_report_and_a_wrong_one_is_refused(run_folder, tmp_path, asked):
+    entry = '[[leak]]\nid = "a"\npath = ["app.Cache"]\nexplanation = "It stays."\nreference = "A-1"\n'
+    (tmp_path / "known.toml").write_text(entry)
+    report(run_folder, "--known", tmp_path / "known.toml")
+    assert [leak.id for leak in asked[0][4].leaks] == ["a"]
+    assert "no-such.toml" in failure(run_folder, "--known", tmp_path / "no-such.toml").sentence

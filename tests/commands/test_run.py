@@ -89,6 +89,7 @@ def test_a_reader_of_the_output_sees_its_end_while_leakscope_goes_on(start: Call
      "--sites"),
     (["--redact", "none", "--", "python"], "--redact: 'none' is not available", "--redact structure"),
     (["--format", "html,pdf", "--", "python"], "--format: there is no format 'pdf'.", "--format html,md,json"),
+    (["--known", "x.toml", "--", "python"], "The list of known leaks 'x.toml' cannot be read: No such file", "explain known"),
     (["-o", "full", "--", "python"], "The folder 'full' already holds 'report.json'.", "-o full-2"),
     (["-o", "data.txt", "--", "python"], "'data.txt' is a file, not a folder for a report.", "-o data.txt-report"),
 ])
