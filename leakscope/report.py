@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from leakscope.model import Dismissed, Finding, Gap, Layer, Verdict, Waste
+from leakscope.model import CacheRow, Dismissed, Finding, Gap, Layer, Location, Verdict, Waste
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Series:
     name: str  # a column of agent.format.SAMPLE_COLUMNS
     unit: str  # bytes | count
     points: tuple[tuple[float, float], ...]
+    is_sparse: bool = False  # known at snapshots alone: the line between two points is no gap
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,102 @@ class GrowthRow:
 
 
 @dataclass(frozen=True)
+class DeviceTerm:
+    """One term of a device's account (analyse/waterfall.py, TERMS and WHOLES); None: not measured."""
+
+    name: str
+    start_bytes: int | None  # at the start of the judged part of the run
+    growth_bytes: int | None  # from there to its end
+    is_interpolated: bool = False  # known at snapshots alone
+
+
+@dataclass(frozen=True)
+class DeviceOwner:
+    """A Python owner of device memory in the last snapshot, by path."""
+
+    path: str  # such as serve.EmbeddingClient._tensor_cache[*]
+    retained_bytes: int  # on this device
+    growth_bytes: int | None = None  # over the compared snapshots
+    count: int | None = None  # of storages on this device
+    site: Location | None = None  # where most of it was allocated; None: not recorded
+
+
+@dataclass(frozen=True)
+class SegmentPart:
+    """A stretch of a segment: one block, or neighbours of one kind, or (`is_mixed`) what is too small to be told apart."""
+
+    state: str  # row of analyse.ownership.KINDS: free | pending | owned | workspace | private-pool | unowned
+    size_bytes: int
+    owner: int | None = None  # row of DeviceChapter.owners
+    is_pinning: bool = False  # in use, and keeps free memory of its segment from being given back
+    is_mixed: bool = False
+
+
+@dataclass(frozen=True)
+class SegmentRow:
+    """One segment that the allocator holds from the driver; its parts in the order of their addresses add up to it."""
+
+    size_bytes: int
+    stream: int
+    pool: str  # "" the ordinary one, else such as 0.1
+    is_expandable: bool
+    parts: tuple[SegmentPart, ...]
+
+    @property
+    def free_bytes(self) -> int:
+        """What is free in it."""
+        return sum(part.size_bytes for part in self.parts if part.state == "free")
+
+
+@dataclass(frozen=True)
+class PinningBlock:
+    """A block that keeps the rest of its segment from being given back."""
+
+    size_bytes: int
+    segment_bytes: int
+    keeps_bytes: int  # free in that segment
+    owner: str = ""  # path; "": no Python owner is known
+    site: Location | None = None
+
+
+@dataclass(frozen=True)
+class Fragmentation:
+    """Free memory of a device's allocator in the last snapshot."""
+
+    inactive_split_bytes: int | None = None  # free pieces of segments that are partly used
+    free_bytes: int | None = None  # all that is free
+    largest_free_bytes: int | None = None  # in one piece: no larger request can be served from it
+    pins: tuple[PinningBlock, ...] = ()  # those that keep most, first
+    pins_left_out: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceChapter:
+    """What is known of one device that the process used. Sizes in bytes; None: not measured."""
+
+    name: str  # cuda:0
+    model: str = ""  # NVIDIA H200
+    total_bytes: int | None = None
+    provider: str = ""  # cuda | rocm | xpu | mps | generic | recorded
+    is_simulated: bool = False
+    use_quality: str = "unknown"  # how well the use of the process is known: exact | matched | approximate | unknown
+    growth_bytes: int | None = None
+    explained_ratio: float | None = None  # of the growth, what lies in terms that are known
+    terms: tuple[DeviceTerm, ...] = ()  # they add up to `used`
+    wholes: tuple[DeviceTerm, ...] = ()  # used, reserved, active, allocated
+    series: tuple[Series, ...] = ()
+    owners: tuple[DeviceOwner, ...] = ()  # those that retain most, first
+    owners_left_out: int = 0
+    caches: tuple[CacheRow, ...] = ()  # those that hold memory of this device; on the first device also those that hold none
+    segments: tuple[SegmentRow, ...] = ()  # those with most free memory in pieces, first
+    segments_left_out: int = 0
+    fragmentation: Fragmentation | None = None
+    settings: tuple[tuple[str, str], ...] = ()  # of the allocator, and versions
+    notes: tuple[str, ...] = ()  # what was not measured, and what was observed beside
+    load_fit: str = ""  # how peak memory follows batch size and length; "" where that was not measured
+
+
+@dataclass(frozen=True)
 class Report:
     """The whole report; findings worst first."""
 
@@ -85,6 +182,7 @@ class Report:
     snapshots: tuple[SnapshotMark, ...] = ()
     growth: tuple[GrowthRow, ...] = ()
     waste: tuple[Waste, ...] = ()  # in the last snapshot, by package
+    devices: tuple[DeviceChapter, ...] = ()  # none: the process used no device
     graph_explains_ratio: float | None = None
     samples_lost: int = 0
     agent_bytes: int | None = None
