@@ -114,9 +114,7 @@ class Blocks:
             pool=pool, device=_devices(segments, record), first_block=first)
         size = _numbers(blocks, "size")
         state = _states(blocks)
-        knows_requested = all("requested_size" in block for block in blocks)
-        requested = _numbers(blocks, "requested_size") if knows_requested else size.copy()
-        requested[state == FREE] = 0
+        requested, knows_requested = _requested(blocks, size, state)
         frames = tuple(tuple(map(_frame, _list(stack))) for stack in _list(record.get("frames")))
         site = _numbers(blocks, "frames", "i4", NO_SITE)
         site[(site >= len(frames)) | (site < 0)] = NO_SITE
@@ -134,7 +132,8 @@ class Blocks:
     @property
     def is_used(self) -> Array:
         """(B,) bool: allocated, or waiting for another stream."""
-        return self.state != FREE
+        used: Array = self.state != FREE
+        return used
 
     @property
     def device_codes(self) -> tuple[int, ...]:
@@ -238,6 +237,24 @@ def _states(blocks: Sequence[dict[str, Any]]) -> Array:
         return np.fromiter((_STATES[block["state"]] for block in blocks), "u1", len(blocks))
     except (KeyError, TypeError):
         return np.fromiter((_STATES.get(str(block.get("state")), ALLOCATED) for block in blocks), "u1", len(blocks))
+
+
+def _requested(blocks: Sequence[dict[str, Any]], size: Array, state: Array) -> tuple[Array, bool]:
+    """What each block in use was asked for, and whether all of them say so; PyTorch 2.0 has it in the history of a block."""
+    is_used = state != FREE
+    try:
+        asked = np.fromiter(map(itemgetter("requested_size"), blocks), "u8", len(blocks))
+    except (KeyError, TypeError, ValueError, OverflowError):
+        said = [{"size": block.get("requested_size", _oldest(block))} for block in blocks]
+        if any(not isinstance(said[row]["size"], int) for row in np.flatnonzero(is_used)):
+            return np.where(is_used, size, 0), False
+        asked = _numbers(said, "size")
+    return np.where(is_used, asked, 0), True
+
+
+def _oldest(block: dict[str, Any]) -> Any:
+    history = _list(block.get("history"))
+    return history[0].get("real_size") if history and isinstance(history[0], dict) else None
 
 
 def _totals(segments: Sequence[dict[str, Any]], rows: Sequence[Sequence[dict[str, Any]]]) -> Array:
