@@ -96,7 +96,8 @@ def _give(graph: HeapGraph, blocks: Blocks, owner: Array) -> None:
     """Write the storage that lies in each block; the largest, where a sub-allocator put several into one."""
     order = np.argsort(blocks.address, kind="stable")
     start = blocks.address[order]
-    addresses, nodes = graph.storage_address, graph.storage_node.astype(np.int64)
+    by_address = np.argsort(graph.storage_address, kind="stable")  # neighbours are looked up one after the other
+    addresses, nodes = graph.storage_address[by_address], graph.storage_node[by_address].astype(np.int64)
     place = np.searchsorted(start, addresses, side="right").astype(np.int64) - 1
     rows = order[np.maximum(place, 0)] if len(order) else np.zeros(len(place), np.int64)
     inside = place >= 0
@@ -115,8 +116,8 @@ def _is_workspace(blocks: Blocks) -> Array:
             known[device_code(name)] = (size, -(-size // BLOCK_STEP_BYTES) * BLOCK_STEP_BYTES)
     for code in blocks.device_codes:
         sizes = known.get(code, WORKSPACE_BYTES)
-        alike = np.isin(blocks.size_bytes, sizes) | np.isin(blocks.requested_bytes, sizes)
-        found |= (blocks.device == code) & alike
+        for size in sizes:
+            found |= (blocks.device == code) & ((blocks.size_bytes == size) | (blocks.requested_bytes == size))
     return found
 
 

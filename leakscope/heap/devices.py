@@ -77,13 +77,14 @@ class Live(NamedTuple):
 
 def live(said: dict[str, Any]) -> Live:
     """Return the blocks in use; one that has no size or no address counts as not there."""
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[int] = []
     codes = _codes(said)
     for segment in said.get("segments") or []:
         if isinstance(segment, dict):
             rows += _in_use(segment, codes)
-    found = np.array(sorted(rows), np.uint64).reshape(len(rows), 4)
-    return Live(found[:, 0], found[:, 1], found[:, 2].astype(np.uint8), found[:, 3].astype(np.int64) - 1)
+    found = np.array(rows, np.uint64).reshape(-1, 4)
+    found = found[np.argsort(found[:, 0], kind="stable")]
+    return Live(found[:, 0].copy(), found[:, 1], found[:, 2].astype(np.uint8), found[:, 3].astype(np.int64) - 1)
 
 
 def _codes(said: dict[str, Any]) -> dict[int, int]:
@@ -96,9 +97,10 @@ def _codes(said: dict[str, Any]) -> dict[int, int]:
     return codes
 
 
-def _in_use(segment: dict[str, Any], codes: dict[int, int]) -> list[tuple[int, int, int, int]]:
+def _in_use(segment: dict[str, Any], codes: dict[int, int]) -> list[int]:
+    """Four numbers for each block: where it begins and ends, its device, 1 + the row of its frames (0: none)."""
     code, at = codes.get(segment.get("device", 0), 0), segment.get("address", 0)
-    found = []
+    found: list[int] = []
     for block in segment.get("blocks") or []:
         if not isinstance(block, dict) or not isinstance(block.get("size"), int):
             continue
@@ -106,7 +108,7 @@ def _in_use(segment: dict[str, Any], codes: dict[int, int]) -> list[tuple[int, i
         at = given if isinstance(given, int) else at
         if code and at > 0 and block["size"] > 0 and str(block.get("state", "")) != "inactive":
             frames = block.get("frames", -1)
-            found.append((at, at + block["size"], code, 1 + frames if isinstance(frames, int) and frames >= 0 else 0))
+            found += (at, at + block["size"], code, 1 + frames if isinstance(frames, int) and frames >= 0 else 0)
         at += block["size"]
     return found
 
@@ -116,6 +118,8 @@ def joined(graph: HeapGraph, said: dict[str, Any]) -> HeapGraph:
     where the device is simulated, host storages in its blocks as memory of that device.
     """
     graph = replace(graph, devices=said)
+    if not len(graph.storage_node):
+        return graph
     blocks = live(said)
     rows = blocks.rows(graph.storage_address)
     nodes, rows = graph.storage_node[rows >= 0].astype(np.int64), rows[rows >= 0]

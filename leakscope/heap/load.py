@@ -90,7 +90,8 @@ def load(folder: Path) -> HeapGraph:
     for name, count in rows.items():
         _check_range(folder, name, columns[name], count)
     _check_edge_labels(folder, columns["edge_label"], len(strings))
-    graph = HeapGraph(**columns, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
+    given: dict[str, Any] = {**columns}
+    graph = HeapGraph(**given, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
                       bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], info=info)
     said = said_of_devices.read(folder)[0]
     return graph if said is None else said_of_devices.joined(graph, said)
