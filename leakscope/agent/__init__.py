@@ -56,12 +56,12 @@ def snapshot():
         return None
 
 
-def tick(count=1):
-    """Count units of work that the program says it has done (leakscope.tick)."""
+def tick(count=1, batch=None, tokens=None):
+    """Count units of work that the program says it has done, and how large they were (leakscope.tick)."""
     recorder = _recorder
     try:
         if recorder is not None:
-            recorder.ticks.add(count)
+            recorder.ticks.add(count, batch, tokens)
     except Exception:  # a count that is none
         pass
 

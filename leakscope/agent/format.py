@@ -98,6 +98,7 @@ SAMPLE_COLUMNS = (
     "cpu_ns",  # processor time of the process so far, without the agent's thread
     "work_count",  # units of work done so far (work_sources of process.json); absent where nothing counts
     "inflight_count",  # units under way, where whoever counts says so
+    "load_batch", "load_tokens",  # of the largest tick(batch=, tokens=) since the row before; absent where there was none
     "tracemalloc_bytes", "tracemalloc_overhead_bytes",  # only while a window is open
     # per device ordinal N, only when the target has initialised torch.cuda:
     #   cudaN_allocated_bytes, cudaN_reserved_bytes, cudaN_active_bytes, cudaN_inactive_split_bytes,

@@ -24,6 +24,7 @@ _FIRST_NS, _RATIO, _LONGEST_NS, _PART = _SECOND // 2, 2, 60 * _SECOND, 500
 _MOST_FRAMES, _MOST_LOOKS = 400, 20_000  # of one search
 _MOST_HELD = 200  # variables of a function, attributes of an object
 _MOST_COUNTERS = 32
+_MOST_LOAD = 1 << 40  # no batch is larger: a number that is none
 _MOST_CONNECTIONS = 2000  # that are asked one by one what they do
 
 
@@ -41,18 +42,30 @@ class Ticks:
 
     def __init__(self):
         self._counts = {}
+        self._loads = {}  # thread -> (size, batch, tokens) of its largest load since they were taken
 
-    def add(self, count):
+    def add(self, count, batch=None, tokens=None):
         """Count; whatever is no count is left alone, as the program must not notice us."""
-        if type(count) is not int:
-            try:
-                count = index(count)
-            except TypeError:
-                return
+        count = _whole(count)
         if count > 0:
             ident = get_ident()
             counts = self._counts
             counts[ident] = counts.get(ident, 0) + count
+        if batch is not None or tokens is not None:
+            self._note_load(min(_whole(batch), _MOST_LOAD), min(_whole(tokens), _MOST_LOAD))
+
+    def _note_load(self, batch, tokens):
+        size = max(batch, 1) * max(tokens, 1)
+        ident = get_ident()
+        held = self._loads.get(ident)
+        if (batch > 0 or tokens > 0) and (held is None or size > held[0]):
+            self._loads[ident] = (size, batch, tokens)
+
+    def take_load(self):
+        """Return (batch, tokens) of the largest load since the last call, 0 for what was not said; None: there was none."""
+        loads = self._loads
+        taken = [held for ident in list(loads) if (held := loads.pop(ident, None)) is not None]
+        return max(taken)[1:] if taken else None
 
     @property
     def total(self):
@@ -62,6 +75,16 @@ class Ticks:
                 return sum(self._counts.values())
             except RuntimeError:  # a new thread counted meanwhile
                 pass
+
+
+def _whole(number):
+    """Return what is a whole number, else 0."""
+    if type(number) is int:
+        return number
+    try:
+        return index(number)
+    except TypeError:
+        return 0
 
 
 class Work:
@@ -78,7 +101,7 @@ class Work:
         self._rests_until_ns = 0
 
     def read(self, row):
-        """Add `work_count` and `inflight_count` where something counts."""
+        """Add `work_count` and `inflight_count` where something counts, and the largest load that was told of."""
         done, inflight, alive = {}, None, set()
         ticked = self._ticks.total
         if ticked:
@@ -111,6 +134,9 @@ class Work:
         if inflight is not None:
             row["inflight_count"] = inflight
         self._add_up(row, done)
+        for column, number in zip(("load_batch", "load_tokens"), self._ticks.take_load() or ()):
+            if number > 0:
+                row[column] = number
 
     def _add_up(self, row, done):
         if not done:  # nothing counts any more, or nothing does yet

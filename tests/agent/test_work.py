@@ -90,6 +90,34 @@ def test_a_count_that_is_none_counts_nothing(counting: Counting) -> None:
     assert counting.row() == {}
 
 
+def test_a_row_has_the_largest_load_since_the_row_before(counting: Counting) -> None:
+    for batch, tokens in ((4, 512), (8, 2048), (64, 128), (1, 1)):
+        counting.ticks.add(1, batch, tokens)
+    assert counting.row() == {"work_count": 4, "load_batch": 8, "load_tokens": 2048}
+    counting.ticks.add(1, batch=3)
+    assert counting.row() == {"work_count": 5, "load_batch": 3}
+    counting.ticks.add(1, tokens=700)
+    assert counting.row() == {"work_count": 6, "load_tokens": 700}
+    assert counting.row() == {"work_count": 6}
+
+
+def test_the_largest_load_of_all_threads_is_taken(counting: Counting) -> None:
+    threads = [threading.Thread(target=counting.ticks.add, args=(1, batch, 10)) for batch in (2, 9, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counting.row() == {"work_count": 3, "load_batch": 9, "load_tokens": 10}
+
+
+def test_a_load_that_is_none_is_left_alone_and_the_unit_counts(counting: Counting) -> None:
+    for wrong in ("7", -3, 1.5, 0, object()):
+        counting.ticks.add(1, batch=wrong, tokens=wrong)
+    assert counting.row() == {"work_count": 5}
+    counting.ticks.add(1, batch=10**400)
+    assert counting.row()["load_batch"] == 1 << 40
+
+
 def test_tick_and_settle_do_nothing_where_nobody_observes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "_leakscope_agent", raising=False)
     leakscope.tick("no count")  # type: ignore[arg-type]
@@ -102,7 +130,8 @@ def test_tick_reaches_the_agent(monkeypatch: pytest.MonkeyPatch, counting: Count
     monkeypatch.setitem(sys.modules, "_leakscope_agent", agent)
     leakscope.tick()
     leakscope.tick(count=4)
-    assert counting.row() == {"work_count": 5}
+    leakscope.tick(batch=2, tokens=30)
+    assert counting.row() == {"work_count": 6, "load_batch": 2, "load_tokens": 30}
 
 
 def test_the_server_of_a_running_function_is_found_and_read(counting: Counting) -> None:
