@@ -29,6 +29,7 @@ from leakscope.heap import layout
 from leakscope.model import EVIDENCE_BITS, Finding
 
 CATALOGUE_FILE = "known_leaks.toml"
+REPORTED = "as reported"  # how `checked` begins where the thread is all there is: no source was compared
 _ANYTHING, _ANY_STEPS, _OR = "%", "...", "|"
 _HOW_TO, _A_PATH = "leakscope explain known", 'path = ["module app.cache", "dict[*]"]'
 _FINGERPRINT = re.compile(r"LS1-[A-Z2-7]{16}")
@@ -52,6 +53,7 @@ class KnownLeak:
     root: str = ""
     type: str = ""
     fingerprint: str = ""
+    rule: str = ""
 
     @property
     def fixed_in(self) -> str:
@@ -67,7 +69,7 @@ def catalogue() -> tuple[KnownLeak, ...]:
 
 
 def _entry(fields: dict[str, Any]) -> KnownLeak:
-    return KnownLeak(**{**fields, "path": tuple(fields["path"])})
+    return KnownLeak(**{**fields, "path": tuple(fields.get("path", ()))})
 
 
 def known(findings: Iterable[Finding], packages: Mapping[str, str], script: str = "") -> list[Finding]:
@@ -109,7 +111,10 @@ def _fingerprint(finding: Finding, leak: KnownLeak | None, script: str) -> Finge
 def sentence(leak: KnownLeak, version: str) -> str:
     """Return what is known, for a report: `Fixed in aiohttp 3.10.11; this process has 3.10.10. aiohttp keeps …`."""
     name = {"python": "CPython"}.get(leak.package, leak.package)
-    fixed = f"Fixed in {name} {leak.fixed_in}" if leak.fixed_in else f"Not fixed in any {name} that was looked at"
+    if leak.fixed_in:
+        fixed = f"Fixed in {name} {leak.fixed_in}"
+    else:
+        fixed = f"Reported for {name}" if leak.checked.startswith(REPORTED) else f"Not fixed in any {name} that was looked at"
     return f"{fixed}; this process has {version}. {leak.explanation} {leak.fix} {leak.reference}"
 
 
@@ -233,9 +238,14 @@ def _is_of_team(leak: KnownLeak, finding: Finding, packages: Mapping[str, str]) 
 
 
 def matches(leak: KnownLeak, finding: Finding, packages: Mapping[str, str]) -> bool:
-    """True if the version of the package and the path of the finding are those of a known leak."""
-    if not _has_version(leak, packages) or finding.path is None:
+    """True if the version of the package and the path of the finding are those of a known leak; its rule, if it names one.
+
+    Memory without objects has no path: there the rule, which names what the package does, has to be enough.
+    """
+    if not _has_version(leak, packages) or leak.rule not in ("", finding.rule.code):
         return False
+    if finding.path is None or not leak.path:
+        return bool(leak.rule) and not leak.path
     if leak.root and leak.root != finding.path.root_kind or leak.type and not _fits(leak.type, finding.leaked_type):
         return False
     if finding.cycle:

@@ -36,6 +36,8 @@ def example(leak: KnownLeak) -> Finding:
     def plain(text: str, anything: str) -> str:
         return text.split("|")[0].replace("%", anything)
 
+    if not leak.path:
+        return Finding(Rule(leak.rule, "", ""), Confidence.LOW, "cuda:0", "owner", None, "block")
     words = [plain(word, "[*]" if word.count(".") < 2 and word[0].islower() and " " not in word else "any")
              for word in leak.path if word != "..."]
     words = words if words[0].startswith(("module", "class")) or leak.root else ["module app.thing", *words]
@@ -62,7 +64,8 @@ def test_an_entry_says_what_it_is_what_to_do_and_where_it_was_discussed(leak):
 
 @ANY
 def test_an_entry_names_what_it_matches_and_not_only_containers(leak):
-    assert any(len(re.sub(r"[%|.\s]", "", word)) > 12 for word in (*leak.path, leak.type))
+    is_named = any(len(re.sub(r"[%|.\s]", "", word)) > 12 for word in (*leak.path, leak.type))
+    assert is_named or re.fullmatch(r"LS4\d\d", leak.rule)
 
 
 @ANY
@@ -83,6 +86,16 @@ def test_no_other_entry_takes_what_one_is_about(leak):
     packages = {each.package: version_of(each) for each in catalogue() if each.package != leak.package}
     others = [each.id for each in catalogue() if each is not leak and matches(each, example(leak), packages)]
     assert others in ([], ["adaptix-linecache"], ["attrs-linecache"])  # both write into the same cache
+
+
+@pytest.mark.parametrize("leak", [leak for leak in catalogue() if leak.rule], ids=lambda leak: leak.id)
+def test_memory_without_objects_is_known_by_its_rule_and_its_package(leak):
+    about = replace(example(leak), rule=Rule(leak.rule, "", ""))
+    (told,) = known([about], {leak.package: version_of(leak)})
+    assert told.known.startswith("Reported for torch; this process has ") and told.preimage == f"known > {leak.id}"
+    neighbour = replace(about, rule=Rule("LS419", "other-allocators", ""))
+    assert known([neighbour], {leak.package: version_of(leak)})[0].known is None
+    assert not matches(leak, finding("module app.cache", "dict[*]", "app.Entry"), {leak.package: version_of(leak)})
 
 
 LEAK = KnownLeak("shop-orders", "shop", ">=2.0,<2.6.1", ("shop.Store._orders", "dict%"), "Orders stay.", "Upgrade.",

@@ -60,6 +60,7 @@ def _manual(module: ModuleType) -> str:
 
 
 def _known(leak: baseline.KnownLeak) -> str:
-    path = "\n".join(f"    {word}" for word in leak.path)
+    path = "Found by the path (% is anything):\n" + "\n".join(f"    {word}" for word in leak.path)
+    found = path if leak.path else f"Found by the rule {leak.rule}: leakscope explain {leak.rule}"
     return (f"{leak.id}: {leak.package} {leak.versions or '(every version)'}\n\n{leak.explanation}\n\nRemedy. {leak.fix}\n\n"
-            f"Found by the path (% is anything):\n{path}\n\nDiscussed at {leak.reference}\nChecked: {leak.checked}")
+            f"{found}\n\nDiscussed at {leak.reference}\nChecked: {leak.checked}")
