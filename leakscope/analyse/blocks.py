@@ -140,6 +140,14 @@ class Blocks:
         """The codes of the devices that have segments."""
         return tuple(int(code) for code in np.unique(self.segments.device))
 
+    @property
+    def device_ordinals(self) -> tuple[int | None, ...]:
+        """The number that the allocator gives each of `device_codes`; None: none is known."""
+        names = {device_code(str(device.get("name"))): device.get("ordinal") for device in _list(self.info.get("devices"))
+                 if isinstance(device, dict)}
+        first = _first_code(self.info)
+        return tuple(names.get(code, code - first) for code in self.device_codes)
+
     def totals(self, device: int | None = None, pool: int | None = None) -> Totals:
         """Return the sums over a device and a pool (row of `pools`); None: over all."""
         picked = np.ones(len(self), bool)
@@ -288,6 +296,10 @@ def _devices(segments: Sequence[dict[str, Any]], record: dict[str, Any]) -> Arra
     """The code of the device of each segment; what is named nowhere is one of CUDA's (ROCm's are called so too), or XPU's."""
     codes = {device["ordinal"]: device_code(str(device.get("name"))) for device in _list(record.get("devices"))
              if isinstance(device, dict) and isinstance(device.get("ordinal"), int)}
-    first = device_code("xpu:0" if record.get("provider") == "xpu" else "cuda:0")
+    first = _first_code(record)
     ordinals = _numbers(segments, "device", "u1").tolist()
     return np.array([min(codes.get(ordinal) or first + ordinal, 255) for ordinal in ordinals], "u1")
+
+
+def _first_code(record: dict[str, Any]) -> int:
+    return device_code("xpu:0" if record.get("provider") == "xpu" else "cuda:0")

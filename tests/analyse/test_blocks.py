@@ -26,7 +26,8 @@ def test_blocks_without_an_address_lie_behind_each_other():
 
 
 def test_a_segment_without_blocks_moves_no_address():
-    blocks = Blocks.of({"segments": [segment(block(512)), segment(address=7), segment(block(1024), address=1 << 33), segment()]})
+    rows = segment(block(512)), segment(address=7), segment(block(1024), address=1 << 33), segment()
+    blocks = Blocks.of({"segments": list(rows)})
     assert blocks.address.tolist() == [1 << 30, 1 << 33]
     assert np.diff(blocks.segments.first_block).tolist() == [1, 0, 1, 0]
 
