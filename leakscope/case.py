@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
 from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
-from leakscope.analyse.devices import Device
+from leakscope.analyse.devices import Device, devices_of
 from leakscope.analyse.moved import moved
 from leakscope.analyse.native_sites import NativeGrowth
 from leakscope.analyse.paths import Tree
@@ -90,6 +90,7 @@ class Case:
     memory_limit_bytes: int | None = None
     damage: list[str] = field(default_factory=list)  # of snapshots that were left out, in whole sentences
     family: Sequence[kin.Relative] = ()  # the other processes of the session
+    use_quality: Mapping[str, str] = field(default_factory=dict)  # how well the use of each device is known
 
     @cached_property
     def program_timeline(self) -> list[Sample]:
@@ -164,12 +165,15 @@ class Case:
     def layers(self) -> tuple[Layer, ...]:
         """Where the growth in the window went."""
         memory = self.memory
-        return account.account(self.program_timeline, memory.points, self._totals, self.window, not memory.is_estimated)
+        host = account.account(self.program_timeline, memory.points, self._totals, self.window, not memory.is_estimated)
+        return (*host, *(device.layer for device in self.devices))
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
         """The devices that the process uses (analyse/devices.py); empty on a host-only process."""
-        return ()
+        seen = [None if reading.blocks is None else (graph.t_s, *reading.blocks)
+                for graph, reading in zip(self.compared, self.readings)]
+        return devices_of(self.timeline, self.window, seen, self.use_quality)
 
     def layer(self, name: str) -> int | None:
         """The growth of one layer in bytes; None if it was not measured."""

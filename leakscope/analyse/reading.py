@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from leakscope.analyse import cohorts, growth, layers, moved, retention, sites
+from leakscope.analyse import cohorts, growth, layers, moved, ownership, retention, sites
+from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.paths import Tree
 from leakscope.heap.graph import HeapGraph
 
@@ -13,7 +14,7 @@ from leakscope.heap.graph import HeapGraph
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Sums of one snapshot: by layer, by type, by path, by container, by allocation site (all blocks, and those of no
-    object); its large objects; bytes of unreachable cycles; who was there."""
+    object); its large objects; bytes of unreachable cycles; who was there; the blocks of its devices and who owns them."""
 
     totals: layers.HeapTotals
     types: dict[str, tuple[int, int]]
@@ -24,11 +25,14 @@ class Reading:
     large: moved.Large
     garbage_bytes: int
     identities: cohorts.Identities
+    blocks: tuple[Blocks, ownership.Ownership] | None = None
 
     @classmethod
     def of(cls, graph: HeapGraph, tree: Tree, is_last: bool) -> Reading:
         """Read a snapshot under its growth tree; of all but the last the nodes themselves are not needed any more."""
         table = growth.path_table(graph, tree)
+        blocks = None if graph.devices is None else Blocks.of(graph.devices)
         return cls(layers.heap_totals(graph), growth.type_totals(graph), table if is_last else table.without_nodes(),
                    growth.containers(graph), sites.live_places(graph), sites.loose_places(graph),
-                   moved.large_objects(graph), retention.garbage_bytes(graph), cohorts.identities(graph))
+                   moved.large_objects(graph), retention.garbage_bytes(graph), cohorts.identities(graph),
+                   None if blocks is None else (blocks, ownership.join(graph, blocks)))

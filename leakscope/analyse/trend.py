@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -66,6 +67,22 @@ def theil_sen(points: Sequence[tuple[float, float]]) -> Slope | None:
     low = max(0, round((len(slopes) - spread) / 2))
     high = min(len(slopes) - 1, round((len(slopes) + spread) / 2))
     return Slope(median(slopes), slopes[low], slopes[high])
+
+
+def chance_of_trend(points: Sequence[tuple[float, float]]) -> float:
+    """Return how probable it is that points without a trend rise as these do; 1 where they do not rise.
+
+    Mann's and Kendall's test (Mann 1945, Econometrica 13; Kendall 1975), two-sided, with the correction for ties and for
+    continuity, over at most MOST_POINTS of the points.
+    """
+    values = [y for _, y in thinned(points)]
+    count = len(values)
+    score = sum((later > sooner) - (later < sooner) for number, sooner in enumerate(values) for later in values[number + 1:])
+    ties = Counter(values).values()
+    variance = (count * (count - 1) * (2 * count + 5) - sum(tie * (tie - 1) * (2 * tie + 5) for tie in ties)) / 18
+    if score <= 0 or variance <= 0:
+        return 1.0
+    return math.erfc((score - 1) / math.sqrt(2 * variance))
 
 
 def grew_in_every_interval(values: Sequence[float], tolerance: float = 0.0) -> bool:
