@@ -18,7 +18,7 @@ from leakscope.analyse import layers, work
 from leakscope.analyse.coverage import CLAIM_BYTES
 from leakscope.analyse.layers import Points, Window
 from leakscope.analyse.ownership import Owned
-from leakscope.analyse.trend import Slope, chance_of_trend, largest_step, theil_sen, value_at
+from leakscope.analyse.trend import Slope, chance_of_trend, largest_step, level, theil_sen, value_at
 
 Sample = dict[str, Any]
 
@@ -106,9 +106,11 @@ def judged(points: Points, window: Window, total_bytes: int | None, timeline: Se
 def _goes_on(points: Points, window: Window, grown: float, slope: Slope) -> bool:
     """True if the last third grows by half of the overall pace: by its slope, or where it rises in steps by its level."""
     third = Window(window.end_s - window.length_s / 3, window.end_s)
-    late, more = theil_sen(third.inside(points)), layers.change(points, third)
-    by_slope = late is not None and late.value >= PLATEAU_SHARE * slope.value
-    return by_slope or more is not None and more >= PLATEAU_SHARE * grown / 3
+    late, edge = theil_sen(third.inside(points)), layers.EDGE_SHARE * window.length_s
+    if late is not None and late.value >= PLATEAU_SHARE * slope.value:
+        return True
+    before, last = level(points, third.start_s - edge, third.start_s), level(points, third.end_s - edge, third.end_s)
+    return before is not None and last is not None and last - before >= PLATEAU_SHARE * grown / 3
 
 
 def after_start_up(points: Points, window: Window, total_bytes: int | None) -> Window:
