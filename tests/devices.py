@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.analyse import layers, memory, ownership
+from leakscope.analyse import ownership, waterfall
 from leakscope.analyse.blocks import ALLOCATED, Blocks
 from leakscope.analyse.devices import Device, Seen
-from leakscope.analyse.trend import theil_sen
-from leakscope.analyse.waterfall import TERMS, WHOLES, Term, TermGrowth
+from leakscope.analyse.waterfall import TERMS, WHOLES, Term
 from leakscope.case import Case
 from leakscope.heap.devices import device_code
 from tests.detectors.cases import timeline
@@ -30,8 +29,7 @@ from tests.heaps import heap
 
 MIB, GIB = 1 << 20, 1 << 30
 SECONDS = 100.0
-H200_BYTES = 141 * 10**9
-LEAST_BYTES = 64 * MIB  # as in the knowledge page, 5.1
+DEVICE_BYTES = 6 * GIB  # 1 % of it is about 64 MiB: the growth that matters (waterfall.least_growth)
 PARTS = {"used": TERMS, "reserved": TERMS[1:], "active": TERMS[1:5], "allocated": TERMS[1:4]}
 Course = float | None | Callable[[float], float]
 
@@ -87,7 +85,7 @@ def watched(*, snapshots: Sequence[Sequence[dict[str, Any]]] = (), each: Sequenc
                        if value is not None})
     said = {"format": 1, "provider": "recorded", "simulated": True, "torch": (packages or {}).get("torch", "2.13.0"),
             "backend": "native", "recording": "off", "settings": settings or {}, "libraries": [*libraries], "frames": [*frames],
-            "devices": [{"name": name, "ordinal": int(name[-1]), "total_bytes": H200_BYTES, **(info or {})}], **(about or {})}
+            "devices": [{"name": name, "ordinal": int(name[-1]), "total_bytes": DEVICE_BYTES, **(info or {})}], **(about or {})}
     moments = [seconds * (place + 1) / (len(snapshots) + 1) for place in range(len(snapshots))]
     maps = [{**said, **(each[place] if each else {}), "segments": _placed(segments)}
             for place, segments in enumerate(snapshots)]
@@ -144,11 +142,5 @@ def _seen(t_s: float, said: dict[str, Any], name: str) -> Seen:
 
 def _term(device: Device, name: str, course: Callable[[float], float] | None) -> Term:
     points = [] if course is None else [(row["t_ns"] / 1e9, float(int(course(row["t_ns"] / 1e9)))) for row in device.timeline]
-    grown = layers.change(points, device.window)
-    if grown is None:
-        return Term(name, None, points)
-    late = memory.going_on(points, device.window, grown)
-    if grown < LEAST_BYTES or late is None:
-        return Term(name, int(grown), points, None, grown >= LEAST_BYTES)
-    slope = theil_sen(device.window.inside(points))
-    return Term(name, int(grown), points, TermGrowth(int(grown), int(late[0]), late[1].is_positive, slope))
+    found = waterfall.judged(points, device.window, device.total_bytes, device.timeline)
+    return Term(name, found.growth_bytes, points, found.growth, found.has_ended)

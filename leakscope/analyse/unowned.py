@@ -1,4 +1,4 @@
-"""Blocks of a device that no storage of the object graph lies in, and what rounding takes: sums over the allocator's map."""
+"""Blocks of a device that no storage of the object graph lies in: what becomes more of them, by size and by place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakscope.analyse.blocks import ALLOCATED, NO_SITE, Frame
+from leakscope.analyse.blocks import NO_SITE, Frame
 from leakscope.analyse.devices import Seen
 from leakscope.analyse.ownership import PRIVATE, UNOWNED
 from leakscope.heap.graph import Array
@@ -83,24 +83,3 @@ def _by_site(seen: Seen, picked: Array) -> Counter[tuple[Frame, ...]]:
     for row, size in seen.blocks.by_site(picked).items():
         found[() if row == NO_SITE else seen.blocks.frames[row]] += size
     return found
-
-
-@dataclass(frozen=True)
-class Waste:
-    """What rounding adds to blocks of one handed-out size: how many there are, and the bytes nobody asked for."""
-
-    size_bytes: int
-    count: int
-    wasted_bytes: int
-
-
-def rounding(seen: Seen, code: int) -> tuple[Waste, ...]:
-    """Return the sizes of live blocks on which rounding wastes most; () where the allocator did not say what was asked for."""
-    blocks = seen.blocks
-    if not blocks.knows_requested:
-        return ()
-    picked = (blocks.device == code) & (blocks.state == ALLOCATED)
-    sizes, place, counts = np.unique(blocks.size_bytes[picked], return_inverse=True, return_counts=True)
-    wasted = np.bincount(place, (blocks.size_bytes[picked] - blocks.requested_bytes[picked]).astype(float), len(sizes))
-    order = np.argsort(-wasted, kind="stable")[:MOST_SIZES]
-    return tuple(Waste(int(sizes[row]), int(counts[row]), int(wasted[row])) for row in order if wasted[row] > 0)

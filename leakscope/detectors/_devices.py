@@ -103,12 +103,11 @@ def _confidence(device: Device, cause: Cause, growth: TermGrowth | None) -> Conf
 
 def _not_measured(device: Device, term: str) -> Iterator[str]:
     """What nobody measured, and which may hold a better explanation."""
-    if device.terms["outside"].growth_bytes is None:
-        yield "memory outside PyTorch's allocator was not measured: NVML did not say what this process uses"
-    elif term == "outside" and device.use_quality == "approximate":
+    missing = device.unmeasured
+    if missing:
+        yield f"not measured: {'; '.join(missing)}"
+    if term == "outside" and device.use_quality == "approximate":
         yield "what this process uses of the device is only known from the use of the whole device"
-    if term != "outside" and last_seen(device) is None:
-        yield "there is no map of the allocator's blocks"
 
 
 def levelled(device: Device, term: str, what: str, why: str) -> Dismissed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.analyse import unowned
+from leakscope.analyse import fragmentation
 from leakscope.analyse.devices import Device
 from leakscope.analyse.layers import Points
 from leakscope.case import Case
@@ -55,7 +55,8 @@ def _wasted(device: Device) -> Points:
 
 def _worst(device: Device) -> Iterator[str]:
     last = _devices.last_seen(device)
-    worst = unowned.rounding(last, device.code)[:MOST_SIZES] if last else ()
+    worst = fragmentation.rounding(last.blocks, device.code, MOST_SIZES) if last else []
     if worst:
-        yield "most of it in " + ", ".join(f"{count_text(each.count)} blocks of {bytes_text(each.size_bytes)} "
-                                           f"({bytes_text(each.wasted_bytes)})" for each in worst)
+        yield "most of it in " + ", ".join(
+            f"{count_text(each.block_count)} blocks of {bytes_text(each.block_bytes)} for {bytes_text(each.requested_bytes)} "
+            f"({bytes_text(each.wasted_bytes)})" for each in worst)
