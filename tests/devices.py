@@ -74,7 +74,7 @@ def watched(*, snapshots: Sequence[Sequence[dict[str, Any]]] = (), each: Sequenc
             packages: Mapping[str, str] | None = None, libraries: Sequence[str] = (), frames: Sequence[Any] = (),
             about: Mapping[str, Any] | None = None, info: Mapping[str, Any] | None = None, settings: Any = None,
             name: str = "cuda:0", quality: str = "exact", text: str = "module app", seconds: float = SECONDS,
-            every_s: float = 1.0, **terms: Course) -> Case:
+            every_s: float = 2.0, **terms: Course) -> Case:
     """Return a case with one device; see the top of the module. `each`: what differs in devices.json between the snapshots."""
     unknown = set(terms) - set(TERMS)
     assert not unknown, f"{unknown} are no terms"

@@ -14,6 +14,7 @@ from leakscope import plugins
 from leakscope.analyse import layers, memory
 from leakscope.analyse.devices import Device, Seen
 from leakscope.analyse.layers import Points
+from leakscope.analyse.trend import grew_in_every_interval, level
 from leakscope.analyse.waterfall import TermGrowth
 from leakscope.case import Case
 from leakscope.detectors import _advice, _layers
@@ -25,6 +26,7 @@ FAMILY = "LS4"  # rules about devices
 MOST_FINDINGS = 3  # of one device; knowledge page, 5.2
 LEAST_SHARE = 0.5  # of a term: a class that explains less of it is not its cause; knowledge page, 5.2
 LEAST_BYTES = 64 << 20  # knowledge page, 5.1
+INTERVALS = 4  # into which the judged time of a series is cut: as many as of five snapshots; ours
 PLATEAU = "it levels off"  # how the reason of a dismissal begins (verdict.py)
 HIGH_WATER = "allocator high water"
 OWNED, UNOWNED, OUTSIDE = ("allocated_owned",), ("allocated_unowned",), ("outside",)
@@ -83,22 +85,41 @@ def finding(case: Case, device: Device, rule: Rule, cause: Cause, remedy: str) -
     of_term = () if part is None else (f"that is {part:.0%} of the growth of the term \"{TERM_WORDS[cause.term]}\", "
                                        f"{bytes_text(term.growth_bytes or 0, signed=True)} on {device.name}",)
     doubts = (*cause.doubts, *_not_measured(device, cause.term))
+    slope, per_work = (term.growth.slope, term.growth.per_work) if term.growth else (None, None)
     return Finding(rule, _confidence(device, cause, term.growth), device.name, cause.owner, None, cause.type,
                    pid=int(case.info.get("pid", 0)), object_count=cause.count, growth_bytes={device.name: explained},
                    share_of_growth_ratio=share, site=next(iter(cause.sites), None), sites=cause.sites,
-                   rate=term.growth.slope.rate if term.growth else None,
+                   rate=slope and slope.rate, bytes_per_work=per_work and per_work.rate,
+                   evidence=tuple(_evidence(case, device, cause.term)),
                    reasons=(*cause.reasons, *of_term, *_layers.which_process(case)), doubts=doubts, remedy=remedy)
+
+
+def _evidence(case: Case, device: Device, name: str) -> Iterator[tuple[str, str]]:
+    """The bits of model.EVIDENCE_BITS that the course of a term shows: it grew in every interval, its rate is above zero."""
+    term = device.terms[name]
+    if term.growth is None:
+        return
+    window = device.window
+    edges = [window.start_s + part * window.length_s / INTERVALS for part in range(INTERVALS + 1)]
+    levels = [level(term.points, start, end) for start, end in zip(edges, edges[1:])]
+    known = [value for value in levels if value is not None]
+    if len(known) == INTERVALS and grew_in_every_interval(known):
+        yield "G", f"it grew in every interval (bytes): {' -> '.join(map(bytes_text, known))}"
+    slope, each = term.growth.slope, term.growth.per_work
+    if slope.is_positive and slope.low is not None and slope.high is not None:
+        text = f"it rises by {bytes_text(slope.value)} a second (95 %: {bytes_text(slope.low)} to {bytes_text(slope.high)})"
+        yield "R", text if each is None or not each.is_positive else f"{text}, {bytes_text(each.value)} per {case.unit_of_work}"
 
 
 def _confidence(device: Device, cause: Cause, growth: TermGrowth | None) -> Confidence:
     """By the rule at the top; one step lower where the whole was not seen exactly, or the growth may be chance."""
     steps = [Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH]
-    level = 2 if cause.is_direct else 1 if cause.correlates else 0
+    step = 2 if cause.is_direct else 1 if cause.correlates else 0
     is_vague = cause.term == "outside" and device.use_quality not in ("exact", "matched")
-    may_be_chance = growth is None or not growth.is_steady or device.terms[cause.term].is_interpolated
+    may_be_chance = growth is None or not growth.is_steady
     if is_vague or may_be_chance and not cause.is_direct:  # what comes in steps is steady by their number, not by its slope
-        level -= 1
-    return steps[max(0, level)]
+        step -= 1
+    return steps[max(0, step)]
 
 
 def _not_measured(device: Device, term: str) -> Iterator[str]:

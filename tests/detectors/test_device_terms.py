@@ -80,7 +80,7 @@ def test_a_high_water_is_dismissed_with_its_peak():
     columns = {"allocated_peak_bytes": lambda t: (2000 if t > 20 else 300) * MIB}
     (what,) = of(device_high_water, watched(releasable=plateau(1600), allocated_owned=300 * MIB, columns=columns))
     assert what.why.startswith("allocator high water: ") and what.growth_bytes > 300 * MIB
-    assert "at the peak 2.0 GiB were allocated (21.0 s into the run), now 300.0 MiB are" in what.why
+    assert "at the peak 2.0 GiB were allocated (22.0 s into the run), now 300.0 MiB are" in what.why
 
 
 @pytest.mark.parametrize("releasable", [ramp(1600), noisy(200), 900 * MIB])
