@@ -13,6 +13,7 @@ from leakscope.analyse import grouping, kin, settle
 from leakscope.analyse.waste import empty_containers
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.commands._absence import LOST_CLAIM
+from leakscope.detectors import _devices
 from leakscope.heap.load import Stored
 from leakscope.model import Confidence, Dismissed, Finding, Gap, Layer, Verdict, VerdictClass, Waste
 from leakscope.report import GrowthRow, ProcessInfo, Report, Series, SessionInfo, SnapshotMark
@@ -94,7 +95,7 @@ def _detected(case: Case, team: baseline.OwnList) -> tuple[tuple[Finding, ...], 
                 findings.append(found)
             else:
                 dismissed.append(found)
-    findings = baseline.known_to(case.info, grouping.joined(findings))
+    findings = baseline.known_to(case.info, grouping.joined(_devices.strongest(case, findings)))
     findings = baseline.known_to_team(team, case.info, (proof.completed(case, each) for each in findings))
     return tuple(findings), tuple(dismissed)
 

@@ -22,7 +22,7 @@ from leakscope.detectors._advice import Surroundings
 from leakscope.model import Confidence, Dismissed, Finding, Location, Rule
 from leakscope.units import bytes_text, seconds_text
 
-FAMILY = "LS4"  # rules about devices
+FAMILY, UNATTRIBUTED = "LS4", "LS400"  # rules about devices, and the one of what no other explains
 MOST_FINDINGS = 3  # of one device; knowledge page, 5.2
 LEAST_SHARE = 0.5  # of a term: a class that explains less of it is not its cause; knowledge page, 5.2
 LEAST_BYTES = 64 << 20  # knowledge page, 5.1
@@ -217,12 +217,12 @@ def explained_bytes(findings: Iterable[Finding], device: Device, term: str) -> i
 
 
 def strongest(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without those of a device that come after its first three: by the share of the term they explain."""
+    """Return the findings without those of a device that come after its first three: causes first, by share of term."""
     dropped = set()
     for device in case.devices:
         mine = [number for number, each in enumerate(findings)
                 if each.layer == device.name and each.rule.code.startswith(FAMILY)]
-        mine.sort(key=lambda number: -_share(findings[number], device))
+        mine.sort(key=lambda number: (findings[number].rule.code == UNATTRIBUTED, -_share(findings[number], device)))
         dropped.update(mine[MOST_FINDINGS:])
     return [each for number, each in enumerate(findings) if number not in dropped]
 

@@ -6,7 +6,8 @@ memory (`/dev/shm`, `multiprocessing.shared_memory`) is not given back before it
 process ends.
 
 **Found by** the trend of the shared part of resident memory, and of the files in /dev/shm that this user made since the
-start (their names are not kept). Shared memory that an older process of the session has as well is told there.
+start (their names are not kept). Shared memory that an older process of the session has as well is told there. Pinned host
+memory of a device counts as shared, too, and is told as what it is (LS420, or the tensors that lie in it).
 
 **Remedy.** For shared memory: `close()` and `unlink()` in the process that made it. For files: nothing.
 """
@@ -52,6 +53,11 @@ def _mapped(case: Case) -> Iterator[Finding | Dismissed]:
     older = _older_with(case, growth.bytes)
     if older is not None:
         yield Dismissed("shared memory", f"it is mapped by process {older} as well, where it is told", "", growth.bytes)
+        return
+    pinned = memory.change_of(case.program_timeline, case.window, "pinned_held_bytes")
+    if pinned is not None and pinned >= SAME_SHARE * growth.bytes:
+        yield Dismissed("shared memory", "it is pinned host memory for transfers to a device, of which "
+                        f"{bytes_text(pinned)} more are held", "", growth.bytes)
         return
     reasons = [f"shared memory grew by {bytes_text(growth.bytes)} and still grew in the second half"]
     segments = memory.change_of(case.program_timeline, case.window, "shared_files")

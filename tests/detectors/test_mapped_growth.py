@@ -60,3 +60,10 @@ def test_files_in_shared_memory_that_nobody_here_was_seen_to_map_are_believed_li
     assert finding.confidence is Confidence.LOW
     (seen,) = found(shared_files=lambda t: t, shared_file_bytes=rising, shmem_bytes=2 * MIB)
     assert seen.confidence is Confidence.MEDIUM
+
+
+def test_pinned_memory_of_a_device_is_no_shared_memory_that_was_left_open():
+    pinned = found(shmem_bytes=lambda t: 20 * MIB + t * 4 * MIB, pinned_held_bytes=lambda t: 10 * MIB + t * 4 * MIB)
+    assert [each.why.partition(",")[0] for each in pinned] == ["it is pinned host memory for transfers to a device"]
+    little = found(shmem_bytes=lambda t: 20 * MIB + t * 4 * MIB, pinned_held_bytes=10 * MIB)
+    assert [each.rule.code for each in little] == ["LS303"]
