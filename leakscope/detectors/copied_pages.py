@@ -4,7 +4,8 @@ After a fork parent and child share all pages until one of them writes. CPython 
 worker that only reads what it inherited copies it page by page. Its unique set size rises until all is copied once, and the
 memory of all processes together with it; then it ends. No object and no allocator grows by it.
 
-Workers of a DataLoader are the usual case beside a device (its class 24, pytorch#13246): each copies the lists and strings of the dataset page by page.
+Workers of a DataLoader are the usual case beside a device (its class 24, pytorch#13246): each copies the lists and strings of
+the dataset page by page.
 
 **Found by** the anonymous memory that is shared with other processes (smaps), which falls by what the process's own rises.
 

@@ -9,8 +9,8 @@ still in its second half. Who keeps it is known from samples: with `--native` th
 function and the Python function that called it; without it those of Python's own allocators name the function that made
 blocks which no object of the last snapshot is or has.
 
-This is class 25 of the classes of device growth as well: a library of operators that keeps host memory (pytorch#190493: a string for every call)
-shows here, with the memory of the device flat.
+This is class 25 of the classes of device growth as well: a library of operators that keeps host memory (pytorch#190493: a
+string for every call) shows here, with the memory of the device flat.
 
 **Remedy.** Look for handles that are opened and never closed (sessions, images, cursors, parsers), for buffers that C code
 returned and that have to be freed, and for the library's known leaks.
