@@ -273,7 +273,8 @@ class Case:
         """True if growth can be told: from three snapshots, or from two where the process grew steadily to the end."""
         if len(self.compared) != 2:
             return len(self.compared) >= LEAST_SNAPSHOTS
-        return self._two_are_enough(self.compared, self.memory.points)
+        meters = [self.memory.points, *(device.wholes["allocated"].points for device in self.devices)]
+        return any(self._two_are_enough(self.compared, points) for points in meters)
 
     def _two_are_enough(self, pair: Sequence[HeapGraph | Stored], points: account.Points) -> bool:
         """True if the process grew steadily from the first of two snapshots to its end, for the most part after its imports.
@@ -324,6 +325,7 @@ class Case:
             if pile is not None and pile.growth_bytes >= LEAST_PILE_BYTES:
                 found.append(pile)
         grown = self.trend.growth_bytes if self.trend else 0
+        grown += sum(max(0, device.growth_bytes or 0) for device in self.devices)
         found += [pile for pile in moved(self.growth, [reading.large for reading in self.readings], found)
                   if grown >= MOVED_SHARE * pile.growth_bytes]
         found += branches(self.last, self.growth, found)
@@ -350,8 +352,12 @@ class Case:
 
     @property
     def garbage_bytes(self) -> list[int]:
-        """What unreachable cycles keep in each compared snapshot."""
-        return [reading.garbage_bytes for reading in self.readings]
+        """What unreachable cycles keep of the host's memory in each compared snapshot."""
+        return self.garbage_on("host")
+
+    def garbage_on(self, device: str) -> list[int]:
+        """What unreachable cycles keep on a device in each compared snapshot."""
+        return [reading.garbage_bytes.get(device, 0) for reading in self.readings]
 
     @property
     def garbage(self) -> Array:
@@ -416,11 +422,18 @@ class Case:
         """How the growth of a number over the compared snapshots went on: 1 steady, near 0 a plateau; None unknown."""
         return slowing_ratio(list(zip(map(self.clock.at, self.times_s), map(float, values))))
 
-    def has_stalled(self, node_growth: int) -> bool:
+    def device(self, name: str) -> Device | None:
+        """The device of that name; None for the host, and where it was not seen."""
+        return next((device for device in self.devices if device.name == name), None)
+
+    def has_stalled(self, node_growth: int, on: str = "host") -> bool:
         """True if what grew by so many objects between the snapshots grows no more: the last third of the run shows it.
 
-        Many small objects show in the blocks of pymalloc, few large ones in what malloc has handed out.
+        Many small objects show in the blocks of pymalloc, few large ones in what malloc has handed out, those `on` a device
+        in what its allocator has.
         """
+        if (device := self.device(on)) is not None:
+            return device.wholes["allocated"].has_ended
         if self.trend and self.trend.goes_on:
             return False
         name = "py_blocks" if node_growth >= STALL_OBJECTS else "malloc_used_bytes"

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.analyse import naming, retention
-from leakscope.analyse.dominators import device_name
 from leakscope.analyse.growth import Accumulation, Growth, PathTable, below_classes
 from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
@@ -61,7 +60,7 @@ def naming_of_root(graph: HeapGraph, tree: Tree, pile: Accumulation, found: Path
     return found.text
 
 
-def _edges_up(tree: Tree, node: int, most: int) -> list[int]:
+def edges_up(tree: Tree, node: int, most: int) -> list[int]:
     """The node and up to `most` nodes above it in the tree."""
     nodes = [node]
     while len(nodes) <= most and tree.parent[nodes[-1]] >= 0:
@@ -71,14 +70,14 @@ def _edges_up(tree: Tree, node: int, most: int) -> list[int]:
 
 def _around(tree: Tree, pile: Accumulation) -> list[int]:
     """The container of a pile and the two nodes above it; none where the roots themselves pile up."""
-    return [] if pile.owner_node < 0 else _edges_up(tree, pile.owner_node, 2)
+    return [] if pile.owner_node < 0 else edges_up(tree, pile.owner_node, 2)
 
 
 def shape(graph: HeapGraph, tree: Tree, pile: Accumulation, path: Path) -> str:
     """One of the shapes of detectors/_piles.py."""
     if path.root_kind == "c-held":
         return "c-held"
-    above = _edges_up(tree, pile.member_node, 2)
+    above = edges_up(tree, pile.member_node, 2)
     if any(graph.kind[node] == _KIND["cache"] for node in above[1:]):
         return "cache"
     if path.root_kind in ("atexit", "signal") or _REGISTRIES.search(path.text) and not path.text.startswith("__main__"):
@@ -183,26 +182,24 @@ class Proof:
         self.ended_ratio = float((states == _STATE_ENDED).mean()) if len(states) else 0.0
 
     @cached_property
-    def _below(self) -> Array:
+    def below(self) -> Array:
         """Nodes below the members in the tree of paths."""
         inside = below_classes(self.table, list(self.pile.member_classes) or [self.pile.owner_class])
         return self.table.nodes_of(np.flatnonzero(inside).tolist())
 
     def layer(self, hidden_bytes: int) -> str:
-        """Where most of the bytes lie."""
-        nodes = self._below
+        """Where most of the bytes on the host lie."""
+        nodes = self.below
         sizes, kinds = self.graph.shallow_bytes[nodes].view(np.int64), self.graph.kind[nodes]
         devices = self.graph.device[nodes]
         parts = Counter({"python": int(sizes[(kinds != _KIND["storage"]) & (kinds != _KIND["mapping"]) & (devices == 0)].sum()),
                          "native": hidden_bytes + int(sizes[(kinds == _KIND["storage"]) & (devices == 0)].sum()),
                          "mapped": int(sizes[kinds == _KIND["mapping"]].sum())})
-        for code in np.unique(devices[devices > 0]).tolist():
-            parts[device_name(code)] = int(sizes[devices == code].sum())
         return parts.most_common(1)[0][0]
 
     def wanted(self) -> Wanted:
         """The members and what hangs below them, to ask for where they were made."""
-        return Wanted(self._below, self.members, self.pile.owner_node)
+        return Wanted(self.below, self.members, self.pile.owner_node)
 
 
 def node_growth(growth: Growth, pile: Accumulation) -> int:

@@ -63,6 +63,7 @@ class PathTable:
     length: Array  # (C,) i8 sum of the members' container lengths
     example: Array  # (C,) i8 node
     class_of: Array  # (N,) i4
+    device_bytes: dict[int, Array] = field(default_factory=dict)  # of each device's code: its part of subtree_bytes
 
     @cached_property
     def _by_class(self) -> tuple[Array, Array]:
@@ -145,7 +146,20 @@ def _summed(graph: HeapGraph, tree: Tree, order: Array, key: Array) -> PathTable
                              kernel.column(graph.length, "<u4"), *sums)
     above = tree.parent[example]
     return PathTable(keys[sorted_rows], np.where(above >= 0, class_of[above], -1).astype(np.int64), sums[0], sums[1], sums[2],
-                     sums[3], example, class_of)
+                     sums[3], example, class_of, _by_device(graph, tree, order, class_of, size))
+
+
+def _by_device(graph: HeapGraph, tree: Tree, order: Array, class_of: Array, size: int) -> dict[int, Array]:
+    """(C,) the bytes below each class on each device that holds any, by its code."""
+    found = {}
+    for code in np.unique(graph.device).tolist() if graph.device.any() else []:
+        if code:
+            sums = [np.zeros(size, np.int64) for _ in range(4)]
+            mine = np.where(graph.device == code, graph.shallow_bytes, 0)
+            kernel.active.class_sums(order, tree.parent, class_of, kernel.column(mine, "<u8"),
+                                     kernel.column(graph.length, "<u4"), *sums)
+            found[code] = sums[2]
+    return found
 
 
 @dataclass(eq=False)
@@ -176,28 +190,38 @@ class Accumulation:
 
 @dataclass(eq=False)
 class Growth:
-    """Path classes of the last snapshot and their numbers in each of the K snapshots: arrays (K, C)."""
+    """Path classes of the last snapshot and their numbers in each of the K snapshots: arrays (K, C).
+
+    `device_bytes`: of each device's code, its part of `subtree_bytes`; empty on a host-only process.
+    """
 
     table: PathTable
     count: Array
     shallow_bytes: Array
     subtree_bytes: Array
     length: Array
+    device_bytes: dict[int, Array] = field(default_factory=dict)
 
 
 def align(tables: list[PathTable]) -> Growth:
     """Look the path classes of the last snapshot up in all; 0 where a path did not exist."""
     last = tables[-1]
 
-    def rows(name: str) -> Array:
+    def rows(columns: list[Array | None]) -> Array:
         found = np.zeros((len(tables), len(last.key)), np.int64)
-        for number, table in enumerate(tables):
+        for number, (table, column) in enumerate(zip(tables, columns)):
             place = np.minimum(np.searchsorted(table.key, last.key), len(table.key) - 1)
             known = table.key[place] == last.key
-            found[number, known] = getattr(table, name)[place[known]]
+            if column is not None:
+                found[number, known] = column[place[known]]
         return found
 
-    return Growth(last, rows("count"), rows("shallow_bytes"), rows("subtree_bytes"), rows("length"))
+    def named(name: str) -> Array:
+        return rows([getattr(table, name) for table in tables])
+
+    return Growth(last, named("count"), named("shallow_bytes"), named("subtree_bytes"), named("length"),
+                  {code: rows([table.device_bytes.get(code) for table in tables])
+                   for code in sorted({code for table in tables for code in table.device_bytes})})
 
 
 def _rises(values: Array) -> Array:

@@ -14,7 +14,8 @@ from leakscope.heap.graph import HeapGraph
 @dataclass(frozen=True, eq=False)
 class Reading:
     """Sums of one snapshot: by layer, by type, by path, by container, by allocation site (all blocks, and those of no
-    object); its large objects; bytes of unreachable cycles; who was there; the blocks of its devices and who owns them."""
+    object); its large objects; bytes of unreachable cycles by device; who was there; the blocks of its devices with their
+    owners."""
 
     totals: layers.HeapTotals
     types: dict[str, tuple[int, int]]
@@ -23,7 +24,7 @@ class Reading:
     places: Counter[sites.Place]
     loose: Counter[sites.Place]
     large: moved.Large
-    garbage_bytes: int
+    garbage_bytes: dict[str, int]
     identities: cohorts.Identities
     blocks: tuple[Blocks, ownership.Ownership] | None = None
 

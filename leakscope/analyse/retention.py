@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.analyse import kernel, naming
-from leakscope.analyse.dominators import dominators, retained_by_device
+from leakscope.analyse.dominators import device_name, dominators, retained_by_device
 from leakscope.analyse.paths import Tree, best_tree, path_to
 from leakscope.analyse.reachability import garbage, held_from_outside
 from leakscope.analyse.sites import is_library_label
@@ -127,9 +127,11 @@ def entries(graph: HeapGraph, node: int) -> Array:
     return held
 
 
-def garbage_bytes(graph: HeapGraph) -> int:
-    """What unreachable cycles keep, themselves included."""
-    return int(graph.shallow_bytes[garbage(graph)].sum())
+def garbage_bytes(graph: HeapGraph) -> dict[str, int]:
+    """What unreachable cycles keep, themselves included, by device; `host` is always there."""
+    inside = garbage(graph)
+    sizes, devices = graph.shallow_bytes[inside], graph.device[inside]
+    return {device_name(code): int(sizes[devices == code].sum()) for code in sorted({0, *np.unique(devices).tolist()})}
 
 
 def below(graph: HeapGraph, nodes: Array, inside: Array) -> Array:

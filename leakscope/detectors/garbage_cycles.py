@@ -102,7 +102,7 @@ def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
     weights = []
     for cycle in case.garbage_cycles[:20]:
         below = retention.below(graph, cycle.nodes, inside)
-        weights.append((int(graph.shallow_bytes[below].sum()), cycle))
+        weights.append((int(graph.shallow_bytes[below[graph.device[below] == 0]].sum()), cycle))
     whole = sizes[-1] or 1
     for size, cycle in sorted(weights, key=lambda each: -each[0])[:5]:
         part = min(1.0, size / whole)
