@@ -10,6 +10,7 @@
         notes.jsonl                   {"t_ns", "note"}: what could not be done and why, one sentence each
         snapshots/0001/               columns as .npy (format 1.0, little-endian, one dimension), names.json, and
           done.json                   written last: without it the snapshot does not exist
+          devices.json                only where a device is in use: what its allocator said just before the walk (see below)
           columns.pack                written by the host in place of the columns and names.json of a complete snapshot
         exit.json                     written at a normal exit of the interpreter: {"t_ns", "reason"}
 
@@ -30,6 +31,7 @@ SNAPSHOT_FOLDER = "snapshots"
 NAMES_FILE = "names.json"
 DONE_FILE = "done.json"
 NATIVE_FILE = "native.json"
+DEVICES_FILE = "devices.json"
 PACK_FILE = "columns.pack"
 PACK_MAGIC = b"LSPACK1\n"
 
@@ -63,7 +65,7 @@ SESSION_FIELDS = (
 #   settle_s (null: no settle step), settle_collect (bool: collect garbage in it), duration_s (null: to the end; after it one
 #   last snapshot of kind "exit" and no more recording, the target goes on), max_disk_bytes, max_memory_bytes, sites ("off" |
 #   "tracemalloc" | "tracemalloc:FRAMES" | "sampled"), redact ("structure"), follow (bool), keep_snapshots (5),
-#   native (bool: --native)
+#   native (bool: --native), gpu ("auto" | "off" | "state" | "trace" | "recorded:DIR"; absent: auto)
 
 # process.json:
 #   format, pid, parent, role ("main" | "fork" | "spawn" | "exec"), python ("3.11.7"), implementation, platform, argv (masked),
@@ -100,9 +102,16 @@ SAMPLE_COLUMNS = (
     "inflight_count",  # units under way, where whoever counts says so
     "load_batch", "load_tokens",  # of the largest tick(batch=, tokens=) since the row before; absent where there was none
     "tracemalloc_bytes", "tracemalloc_overhead_bytes",  # only while a window is open
-    # per device ordinal N, only when the target has initialised torch.cuda:
-    #   cudaN_allocated_bytes, cudaN_reserved_bytes, cudaN_active_bytes, cudaN_inactive_split_bytes,
-    #   cudaN_allocated_peak_bytes, cudaN_alloc_retries, cudaN_ooms, cudaN_used_bytes (NVML), cudaN_process_bytes (NVML)
+    "jit_libraries",  # shared objects that were built while programs ran (torch, Triton, FlashInfer ...); beside torch only
+    "compiled_graphs", "recompiles",  # torch._dynamo: graphs so far; compilations of a frame after its first
+    # once the target has initialised a device, for each one in use; cudaN_ stands for xpuN_ and mpsN_, too (what torch.cuda's
+    # memory_stats says; a key that this version of torch lacks is absent):
+    #   cudaN_allocated_bytes, cudaN_reserved_bytes, cudaN_active_bytes, cudaN_inactive_split_bytes, cudaN_allocated_peak_bytes
+    #   (never reset by us), cudaN_requested_bytes, cudaN_allocations, cudaN_segments (counts), cudaN_alloc_retries, cudaN_ooms,
+    #   cudaN_private_pool_bytes (torch 2.13), cudaN_device_allocs, cudaN_device_frees (calls to the driver, torch 2.3),
+    #   cudaN_allocated_total_bytes, cudaN_freed_total_bytes (all that was ever allocated and freed: they only grow)
+    # pinned host memory (torch 2.7): held by torch's cache, of it in use; calls to the driver
+    "pinned_held_bytes", "pinned_used_bytes", "pinned_allocs", "pinned_frees",
 )
 
 # --- a snapshot -----------------------------------------------------------------------------------------------------
@@ -118,7 +127,7 @@ COLUMNS = {
     "length": "<u4",  # (N,) entries of a container (dict, list, tuple, set, frozenset, deque and their subclasses), else 0
     "kind": "<u1",  # (N,) NODE_KINDS
     "state": "<u1",  # (N,) STATES: what the object itself says of its life, where that can be read without running its code
-    "device": "<u1",  # (N,) where shallow_bytes lie: 0 host, 1 + ordinal for cuda:ordinal
+    "device": "<u1",  # (N,) where shallow_bytes lie: 0 host, 1 + N cuda:N (ROCm, too), 128 + N xpu:N, 192 mps:0
     "birth": "<u4",  # (N,) epoch of birth, 0: unknown
     "site_id": "<u4",  # (N,) row of names.json["sites"], 0: unknown
     "label": "<u4",  # (N,) string: what a person calls this node ("module serve", "parse() at app.py:12"), 0: by its type
@@ -139,6 +148,14 @@ SAMPLED_COLUMNS = {
     "sample_ns": "<u8",  # (S,) t_ns of the allocation
 }
 NO_NODE = 0xFFFFFFFF
+
+# Columns that a snapshot has only where the walk met storages of torch: where the data of each begin. A storage that says that
+# it has none (FakeTensor, meta, wrappers of other tensors) is no node.
+STORAGE_COLUMNS = {
+    "storage_node": "<u4",  # (K,) the node of kind "storage"
+    "storage_address": "<u8",  # (K,) in the address space of the process, of the host or of a device
+}
+FIRST_XPU, FIRST_MPS = 128, 192  # codes of the column `device`
 
 NODE_KINDS = ("object", "storage", "mapping", "module", "type", "function", "code", "frame", "generator", "task", "thread",
               "weakref", "exception", "cache")
@@ -183,7 +200,7 @@ IMMORTAL = 0xFFFFFFFF
 #            of the same tracemalloc window, largest first; empty when nothing was traced
 #
 # done.json of a snapshot:
-#   format, index, t_ns, kind ("ladder" | "manual" | "limit" | "settle" | "exit"), method ("in-place" | "fork"),
+#   format, index, t_ns, kind ("ladder" | "manual" | "limit" | "settle" | "oom" | "exit"), method ("in-place" | "fork"),
 #   walk ("python" | "native"), pause_ns (how long the target stood still), node_count, edge_count, root_count, agent_bytes,
 #   excluded_count, sample (a timeline row of that moment), gc {"enabled", "thresholds", "counts", "freeze_count",
 #   "uncollectable_count"}, notes (list of sentences); of kind "settle": settle {"quiet_s": how long the program had nothing to
@@ -198,6 +215,19 @@ IMMORTAL = 0xFFFFFFFF
 #   "plain"   the rows themselves
 #   "steps"   zigzag(row - row before): addresses, edge_start, sample_ns
 #   "behind"  (1 + the largest row before, 0 at first) - row: edge targets, 0 where the next node is seen for the first time
+#
+# devices.json of a snapshot (devices.py, device_map.py), replaced atomically; of the moment just before the walk. At most
+# 200,000 blocks and 64 MiB; what was cut is said in its notes:
+#   {"format": 1, "provider": "cuda" | "rocm" | "xpu" | "mps" | "generic" | "recorded", "simulated": bool, "torch": its version,
+#    "backend": "native" | "cudaMallocAsync" | ..., "recording": "off" | "state" | "trace" (by us) | "program" (by the program),
+#    "settings": {known settings of the allocator, and of the variables that hold them}, "devices": [{"name": "cuda:0",
+#    "ordinal", "uuid", "bus_id", "model", "total_bytes", "capability": [9, 0], "cublas_workspace_bytes": of one, "stats": {flat
+#    keys of torch: int}}], "host_stats": {flat keys: int}, "segments": [torch's segments by its own keys: device, address,
+#    total_size, allocated_size, active_size, requested_size, stream, segment_type, segment_pool_id, is_expandable, blocks:
+#    [{address, size, requested_size, state, frames: row of "frames" or -1}]], those with the most bytes first, "frames":
+#    [[[file (masked), line, function], ...] innermost first], "libraries": [names of GPU libraries that are loaded],
+#    "process_groups": of torch.distributed, or null, "oom": of a snapshot of kind "oom" {"device", "requested_bytes",
+#    "free_bytes", "total_bytes"}, else null, "notes": [sentences]}; all but format, provider, devices may be missing
 #
 # native.json of a snapshot, only with --native: {"mean_bytes", "sites": [{"native": [[module, symbol or "", offset in the
 #   module], ...] innermost first, "python": [[file, line, function], ...] innermost first, "bytes", "count"}]}: unbiased

@@ -10,8 +10,10 @@ import sys
 import time
 from _thread import allocate_lock
 
+from . import device_settings, native_sites, packages, process, sites
 from . import format as fmt
-from . import native_sites, packages, process, sites
+from .device_oom import Observer
+from .devices import Devices
 from .ladder import Ladder
 from .limits import MemoryRoom
 from .session_files import ProcessFolder
@@ -74,6 +76,12 @@ class Recorder:
         self.ticks = Ticks()
         self.work = Work(self.ticks, self._describe)
         self.timeline.gauges.append(Gauge("work", self.work.read))
+        self.oom_observer = Observer(self._take_at_oom, self.files.note)
+        self.devices = Devices(options.get("gpu"), self.files.note, self.oom_observer.attach)
+        if self.devices.is_on:
+            self.timeline.gauges += (Gauge("devices", self.devices.read, spacing_ns=_SECOND // 2),
+                                     Gauge("compiled graphs", device_settings.read_compiled, spacing_ns=_SECOND),
+                                     Gauge("built libraries", device_settings.read_jit_libraries, spacing_ns=10 * _SECOND))
         self.settle = Settle(self, options.get("settle_s"), options.get("settle_collect"), soon)
         self.soon = soon
         self.thread = None
@@ -165,6 +173,7 @@ class Recorder:
                 self.files.note(f"The program ended during a snapshot; that was given up after {_LAST_STOP_S:.0f} s.")
             self.snapshots.finish()
             self.files.write(fmt.EXIT_FILE, {"t_ns": time.monotonic_ns() - self.started_ns, "reason": reason})
+        self.oom_observer.close()
         self.timeline.end()
         self.sampler.close()
         self.timeline.close()
@@ -175,6 +184,7 @@ class Recorder:
         self.is_ended = True
         self.pause()
         self.snapshots.give_up()
+        self.oom_observer.close()
         self.timeline.end()
         self.sampler.close()
         self.timeline.close()
@@ -293,6 +303,11 @@ class Recorder:
             self._describe()
         return self.snapshots.take(kind, row, is_waited, more)
 
+    def _take_at_oom(self, oom):
+        """Take the snapshot of the moment at which a device ran out of memory, in the thread that asked for the memory."""
+        if not self.is_ended:
+            self.snapshots.take("oom", is_waited=False, oom=oom)
+
     def row_during_walk(self):
         """Write a row when it is time: a walk in Python takes long, and its thread is the one that writes rows."""
         if _thread.get_ident() == getattr(self.thread, "ident", None) and self.elapsed_ns() >= self._next_row_ns:
@@ -304,7 +319,7 @@ class Recorder:
         modules = [module for key, module in list(dict.items(sys.modules))
                    if type(key) is str and (key == name or key.startswith(name + "."))]  # a program may put anything there
         return modules + [self, self.timeline, self.timeline.clock, self.files, self.ladder, self.windows, self.sampler,
-                          self.snapshots, self.thread, self.ticks, self.work, self.settle]
+                          self.snapshots, self.thread, self.ticks, self.work, self.settle, self.devices, self.oom_observer]
 
     def _is_exit_worth_a_snapshot(self):
         is_short = self.elapsed_ns() < _SHORT_RUN_NS

@@ -39,6 +39,7 @@ _MOST_LATE = 2
 _EXIT_PART, _EXIT_NS = 0.2, 3 * _SECOND
 _FEW_SNAPSHOTS = 3
 _SETTLE_SNAPSHOTS = 3  # are kept: of the first pause, of the last, and one between
+_OOM_NS = 5 * _SECOND  # how long a device that ran out of memory waits for the snapshot that is being taken; then that is ended
 _UNASKED = ("ladder", "limit", "settle")  # for these the target does not stand still for long
 _SHARE_AGE_NS = 10 * _SECOND
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.02
@@ -75,6 +76,7 @@ class Snapshots:
         self._walk_ns = _WALK_NS
         self._fork_ns = _FORK_NS
         self._why_no_child = None
+        self._devices = None  # what their allocators said, until it is written
         self.probe, self.why_not_native = _probe(self._options.get("sites") or "")
 
     # --- taking one ---
@@ -84,22 +86,27 @@ class Snapshots:
         """Whether one is being taken: in this process, or by a child."""
         return self._walking.locked() or self.forked is not None
 
-    def take(self, kind, row=None, is_waited=True, more=None):
-        """Take a snapshot. `more`: what done.json is to say besides.
+    def take(self, kind, row=None, is_waited=True, more=None, oom=None):
+        """Take a snapshot. `more`: what done.json is to say besides; `oom`: devices.json, of kind "oom".
 
         Returns done.json as a dict, or None: a note says why there is none, or (not `is_waited`) a child is taking it.
         """
         if not self._walking.acquire(is_waited and kind in ("manual", "settle")):
+            if kind == "oom":
+                self._files.note("No snapshot was taken of that moment, because one was being taken.")
             return None
         try:
             patience_ns = self._patience_ns() if kind == "exit" else None
             if self.forked is not None:
-                if not is_waited:
+                if kind == "oom":
+                    self._wait(_OOM_NS, "a device ran out of memory, which is worth more.")
+                elif not is_waited:
                     return None
-                self._wait(patience_ns)
-                if kind == "exit" and not self._patience_ns():
+                else:
+                    self._wait(patience_ns)
+                if kind == "exit" and not self._patience_ns() or self.forked is not None:
                     return None
-            done = self._take(kind, row, more)
+            done = self._take(kind, row, more, oom)
             if self.forked is None or not is_waited:
                 return done
             return self._wait(self._patience_ns() if kind == "exit" else None)
@@ -107,9 +114,10 @@ class Snapshots:
             self._failed(self._index, why_of(error))
             return None
         finally:
+            self._devices = None
             self._walking.release()
 
-    def _take(self, kind, row, more):
+    def _take(self, kind, row, more, oom=None):
         if not self._recorder.open() or not self._files.is_there():
             return None
         begun_ns = self._recorder.elapsed_ns()
@@ -118,9 +126,14 @@ class Snapshots:
             return self._left_out(refusal, begun_ns)
         row = row or self._recorder.timeline.row(is_whole=True)
         tracer = self._recorder.windows.tracer()
+        self._devices = None
         if self.probe is None or tracer is not None:
-                return self._walk(kind, row, begun_ns, tracer, False, more)
-        if self._is_child_better(row) and self._fork(kind, row, begun_ns, more):
+            self._devices = self._recorder.devices.take(oom)
+            return self._walk(kind, row, begun_ns, tracer, False, more)
+        is_forked = self._is_child_better(row)
+        # Before the fork: the allocator has locks, which another thread may hold at that moment, and no child may touch.
+        self._devices = self._recorder.devices.take(oom)
+        if is_forked and self._fork(kind, row, begun_ns, more):
             return None
         if self._in_place_ns() > _LONGEST_PAUSE_NS and kind in _UNASKED:
             return self._left_out(f"A snapshot was left out: without a child to take it, the program would stand still for "
@@ -154,8 +167,14 @@ class Snapshots:
             self._recorder.windows.snapshot_taken(ended_ns)
         if done and is_native:
             self._learn(done["pause_ns"])
+        self._write_devices(folder)
         self._taken(kind, self._index, begun_ns, done)
         return done
+
+    def _write_devices(self, folder):
+        """Write devices.json of the snapshot that was just begun, or taken; what it is made of is large, and goes."""
+        taken, self._devices = self._devices, None
+        self._recorder.devices.write(folder, taken)
 
     def _taken(self, kind, index, begun_ns, done):
         self.last_done = done or {}
@@ -164,7 +183,7 @@ class Snapshots:
                 native_sites.write(self._files.snapshot_path(index))
             except OSError as error:
                 self._files.note(f"Native memory of snapshot {index} was not recorded: {reason(error)}.")
-        if kind == "limit":
+        if kind in ("limit", "oom"):
             return
         ladder = {"manual": self._manual, "settle": self._settled}.get(kind, self._recorder.ladder)
         for dropped in ladder.taken(index, begun_ns):
@@ -226,6 +245,7 @@ class Snapshots:
         if pages > _MANY_PAGES:
             self._fork_ns = max(1, (pause_ns - _FORK_BASE_NS) // pages)
         self._recorder.ladder.postponed(begun_ns, self._recorder.elapsed_ns(), pause_ns)
+        self._write_devices(folder)
         return True
 
     def _bounds(self, longest_ns):
@@ -309,7 +329,7 @@ class Snapshots:
             finally:
                 self._walking.release()
 
-    def _wait(self, longest_ns):
+    def _wait(self, longest_ns, why="the program ended while it was being taken."):
         """Wait for the child; return its done.json. After `longest_ns` (None: its deadline) it is killed."""
         pause_s, begun_ns = _FIRST_LOOK_S, self._recorder.elapsed_ns()
         while True:
@@ -319,7 +339,7 @@ class Snapshots:
             waited_ns = self._recorder.elapsed_ns() - begun_ns
             if longest_ns is not None and waited_ns >= longest_ns:
                 if self.forked.why_killed is None:
-                    self._kill("the program ended while it was being taken.")
+                    self._kill(why)
                 elif waited_ns > longest_ns + _SECOND:
                     return None  # a process that the system cannot end now is fetched by the system
             sleep(pause_s)

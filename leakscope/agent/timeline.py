@@ -11,7 +11,7 @@ import sys
 from _thread import get_ident
 from time import monotonic_ns, process_time_ns, thread_time_ns
 
-from . import allocators, classes, devices, native, outside
+from . import allocators, classes, native, outside
 from .limits import ControlGroup, kilobytes
 from .thread import read_small
 
@@ -97,7 +97,6 @@ class Timeline:
             Gauge("tasks", _read_tasks),
             Gauge("tracemalloc", _read_tracemalloc),
             Gauge("arenas", self._arenas.read, spacing_ns=_SECOND // 2),
-            Gauge("devices", devices.read, spacing_ns=_SECOND // 2),
             Gauge("children", self._read_children, spacing_ns=_SECOND // 2),
             Gauge("shared memory", outside.SharedFiles().read, spacing_ns=_SECOND // 2),
         ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +16,9 @@ from leakscope.units import parse_duration, parse_size
 # What a person types, and the renderer that it means. Asking leakscope.render would load Jinja2 before the target starts.
 FILE_FORMATS = {"html": "html", "md": "markdown", "markdown": "markdown", "json": "json"}
 KNOWN_HELP = "A list of leaks that your team knows: findings that match say so. `leakscope explain known` shows its form."
+GPU_MODES = ("auto", "off", "state", "trace")
+GPU_HELP = ("What is read of a GPU that the program uses through torch: counters and the map of blocks; nothing; also where "
+            "blocks were allocated, which torch then records; and what its allocator did last. recorded:DIR is for tests.")
 _SITES = re.compile(r"off|sampled|tracemalloc(:[1-9]\d?)?")
 
 
@@ -63,6 +68,21 @@ def choose_sites(_context: click.Context, _param: click.Parameter, value: str) -
     if not _SITES.fullmatch(value):
         raise UsageError(f"--sites: '{value}' is neither sampled nor off nor tracemalloc with 1 to 99 frames.",
                          "--sites tracemalloc:8")
+    return value
+
+
+def choose_gpu(_context: click.Context, _param: click.Parameter, value: str) -> str:
+    """Return the value of --gpu, the folder of a recorded device as an absolute path; raises UsageError."""
+    kind, colon, folder = value.partition(":")
+    if kind == "recorded":
+        if not colon or not folder:
+            raise UsageError("--gpu: recorded needs the folder that the device's records are in.", "--gpu recorded:DIR")
+        if not Path(folder).is_dir():
+            raise UsageError(f"--gpu: there is no folder '{folder}' with the records of a device.",
+                             f"mkdir {shlex.quote(folder)}, and have the program write {folder}/device.json")
+        return f"recorded:{Path(folder).absolute()}"
+    if value not in GPU_MODES:
+        raise UsageError(f"--gpu: '{value}' is neither auto nor off nor state nor trace nor recorded:DIR.", "--gpu state")
     return value
 
 

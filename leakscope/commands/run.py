@@ -18,7 +18,7 @@ import click
 from leakscope import baseline
 from leakscope import session as sessions
 from leakscope.commands._command import find
-from leakscope.commands._options import DURATION, FORMATS, KNOWN_HELP, SIZE, choose_sites, only_structure
+from leakscope.commands._options import DURATION, FORMATS, GPU_HELP, KNOWN_HELP, SIZE, choose_gpu, choose_sites, only_structure
 from leakscope.commands._say import say
 from leakscope.commands._status import StatusLine, wants_status
 from leakscope.commands._target import Ending, Target, leave_streams_to_target
@@ -70,6 +70,8 @@ class Wish:
               help="Where objects were allocated: some of them, or all; tracemalloc slows the command down many times over.")
 @click.option("--native", is_flag=True,
               help="Sample native allocations (malloc, mmap) with their C stacks too, by a preloaded library. Linux, glibc.")
+@click.option("--gpu", default="auto", show_default=True, callback=choose_gpu, metavar="auto|off|state|trace|recorded:DIR",
+              help=GPU_HELP)
 @click.option("--redact", default="structure", show_default=True, callback=only_structure, metavar="structure",
               help="What is recorded: names and sizes, no values.")
 @click.option("--format", "formats", type=FORMATS, default="html,md,json", show_default=True, metavar="LIST",
@@ -136,7 +138,7 @@ def _agent_options(given: dict[str, Any]) -> dict[str, Any]:
         "max_disk_bytes": given["max_disk"] or min(_DISK_CEILING_BYTES, free_bytes // 2),
         "max_memory_bytes": given["max_memory"] or min(_MEMORY_CEILING_BYTES, machine_bytes // 4),
         "sites": given["sites"], "redact": given["redact"], "follow": not given["no_follow"], "keep_snapshots": 5,
-        "native": given["native"],
+        "native": given["native"], "gpu": given["gpu"],
     }
 
 
