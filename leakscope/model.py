@@ -151,6 +151,7 @@ class Dismissed:
     why: str
     owner: str = ""
     growth_bytes: int | None = None
+    device: str = ""  # "cuda:0" where it is memory of a device, which explains no growth of the host; "" on the host
 
 
 @dataclass(frozen=True)

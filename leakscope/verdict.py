@@ -29,7 +29,7 @@ ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run 
 _CLASS_OF_RULE = {"LS1": VerdictClass.PYTHON_LEAK, "LS2": VerdictClass.DELAYED_GARBAGE, "LS109": VerdictClass.NATIVE_LEAK,
                   "LS301": VerdictClass.NATIVE_LEAK, "LS302": VerdictClass.FRAGMENTATION, "LS303": VerdictClass.NATIVE_LEAK,
                   "LS304": VerdictClass.FRAGMENTATION, "LS305": VerdictClass.NATIVE_LEAK,
-                  "LS4": VerdictClass.GPU_LEAK}
+                  "LS4": VerdictClass.GPU_LEAK, "LS413": VerdictClass.FRAGMENTATION, "LS420": VerdictClass.FRAGMENTATION}
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _no_claim(examined: Sequence[Examined], findings: Sequence[Finding], growth:
     goes_on = any(each.case.trend and _goes_on(each.case.trend) for each in examined)
     # garbage that waits explains growth that goes on; of growth that has stopped it is the sawtooth on top
     bounded = [what for what in bounded if what.why.startswith((*HARMLESS, WAITING) if goes_on else HARMLESS)]
-    explained = sum(what.growth_bytes or 0 for what in bounded)
+    explained = sum(what.growth_bytes or 0 for what in bounded if not what.device)
     if explained < EXPLAINED_SHARE * growth and goes_on:
         return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, f"Memory still grows, by {bytes_text(growth)} in "
                        f"the judged part of the run, but {_missing(main, findings)}.")

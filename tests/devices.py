@@ -74,8 +74,12 @@ def watched(*, snapshots: Sequence[Sequence[dict[str, Any]]] = (), each: Sequenc
             packages: Mapping[str, str] | None = None, libraries: Sequence[str] = (), frames: Sequence[Any] = (),
             about: Mapping[str, Any] | None = None, info: Mapping[str, Any] | None = None, settings: Any = None,
             name: str = "cuda:0", quality: str = "exact", text: str = "module app", seconds: float = SECONDS,
-            every_s: float = 2.0, **terms: Course) -> Case:
-    """Return a case with one device; see the top of the module. `each`: what differs in devices.json between the snapshots."""
+            every_s: float = 2.0, is_joined: bool = False, **terms: Course) -> Case:
+    """Return a case with one device; see the top of the module.
+
+    `each`: what differs in devices.json between the snapshots. `is_joined`: the case makes its devices itself, of the columns
+    and the maps alone; else the terms are as the test says, and blocks have the owners that it gives them.
+    """
     unknown = set(terms) - set(TERMS)
     assert not unknown, f"{unknown} are no terms"
     courses = {term: _course(terms.get(term, 0)) for term in TERMS}
@@ -90,9 +94,14 @@ def watched(*, snapshots: Sequence[Sequence[dict[str, Any]]] = (), each: Sequenc
     maps = [{**said, **(each[place] if each else {}), "segments": _placed(segments)}
             for place, segments in enumerate(snapshots)]
     graphs = [heap(text, t_s=t_s, info={"index": place + 1}) for place, t_s in enumerate(moments)]
+    for graph, said_then in zip(graphs, maps):
+        graph.devices = said_then
     case = Case(graphs, rows, {"pid": 7, "role": "main", "packages": {"torch": "2.13.0", **(packages or {})}})
     last = maps[-1] if maps else said
     about_it = {key: value for key, value in last.items() if key not in ("segments", "frames", "devices")}
+    case.use_quality = {name: quality}
+    if is_joined:
+        return case
     seen = [_seen(t_s, each_map, name) for t_s, each_map in zip(moments, maps)]
     device = Device(name, rows, case.window, said["devices"][0], about_it, seen, quality)
     vars(device)["terms"] = {term: _term(device, term, courses[term]) for term in TERMS}

@@ -136,7 +136,8 @@ def levelled(device: Device, term: str, what: str, why: str) -> Dismissed:
     found = device.terms[term]
     since = _since(found.points)
     at = f", no more since {seconds_text(since)} into the run" if since is not None and found.has_ended else ""
-    return Dismissed(f"{what} on {device.name}", f"{PLATEAU}: {why}{at}", "", max(0, found.growth_bytes or 0))
+    return Dismissed(f"{what} on {device.name}", f"{PLATEAU}: {why}{at}", "", max(0, found.growth_bytes or 0),
+                     device.name)
 
 
 def _since(points: Points) -> float | None:

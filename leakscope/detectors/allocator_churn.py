@@ -39,7 +39,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
             said.append(f"{count_text(retries)} allocations failed and were tried again after everything was given back")
         if said:
             why = f"no growth: {'; '.join(said)}; {_devices.remedy(case, device, 'churn')}"
-            yield Dismissed(f"calls of the driver for {device.name}", why.rstrip("."))
+            yield Dismissed(f"calls of the driver for {device.name}", why.rstrip("."), device=device.name)
 
 
 def _rise(device: Device, name: str) -> float | None:

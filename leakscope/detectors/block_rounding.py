@@ -41,7 +41,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         growth = _devices.sustained(points, device)
         if term is None or growth is None:
             yield Dismissed(f"rounding of blocks on {device.name}", f"{_devices.PLATEAU}: {'; '.join(reasons)}", "",
-                            max(0, int(_devices.change(points, device) or 0)))
+                            max(0, int(_devices.change(points, device) or 0)), device.name)
             continue
         cause = Cause(term, growth, "rounding of blocks", "unused end of a block", reasons,
                       ["the tensors themselves grow as well"], correlates=len(reasons) > 1)

@@ -32,7 +32,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         if is_flat and size >= _devices.LEAST_SHARE * max(0, reserved or 0):
             why = (f"{_devices.HIGH_WATER}: {bytes_text(size)} more are free and kept for the next time{_peak(device)}; "
                    f"{_devices.remedy(case, device, 'high-water')}")
-            yield Dismissed(f"free segments on {device.name}", why.rstrip("."), "", size)
+            yield Dismissed(f"free segments on {device.name}", why.rstrip("."), "", size, device.name)
 
 
 def _peak(device: Device) -> str:

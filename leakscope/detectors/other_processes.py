@@ -32,7 +32,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         mine = _devices.change(device.points("process_bytes"), device) or 0.0
         why = (f"another process: {bytes_text(others)} more are used on {device.name} by others, this process has "
                f"{bytes_text(mine, signed=True)}{_who(case, device)}")
-        yield Dismissed(f"other processes on {device.name}", why)
+        yield Dismissed(f"other processes on {device.name}", why, device=device.name)
 
 
 def _others(device: Device) -> Points:
