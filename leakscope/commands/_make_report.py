@@ -12,6 +12,7 @@ from leakscope import session as sessions
 from leakscope.analyse import grouping, kin, settle
 from leakscope.analyse.waste import empty_containers
 from leakscope.case import LEAST_SNAPSHOTS, Case
+from leakscope.commands import _memory_snapshot
 from leakscope.commands._absence import LOST_CLAIM
 from leakscope.detectors import _devices
 from leakscope.heap.load import Stored
@@ -44,6 +45,8 @@ def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], 
         renderer = renderers[name]
         if name != "terminal":
             renderer.render(report, out / f"report{renderer.SUFFIX}")
+    if set(formats) - {"terminal"}:
+        _memory_snapshot.write_beside(session, out)
     if "terminal" in formats:
         renderers["terminal"].render(report, stream, str(out / "report.html") if "html" in formats else "")
     return report

@@ -28,6 +28,7 @@ MOST_MARKS = 1000  # open lists and dicts; a snapshot nests 7 deep; ours
 MOST_BLOCKS = 4_000_000  # a process with more live blocks is none; ours
 MOST_FRAMES, MOST_STACK_FRAMES = 4_000_000, 128  # of all stacks, of one: what is deeper is cut at its outer end; ours
 MOST_NAME = 200  # characters of a function
+NATIVE = "<native>"  # file of a frame that is no Python source: C++, generated code
 MOST_INTEGER = 1 << 64  # addresses and sizes are less
 SETTINGS = ("max_split_size", "garbage_collection_threshold", "expandable_segments", "roundup_power2_divisions", "backend",
             "max_non_split_rounding_size", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register",
@@ -35,7 +36,7 @@ SETTINGS = ("max_split_size", "garbage_collection_threshold", "expandable_segmen
             "graph_capture_record_stream_reuse")  # knowledge page "gpu", 1.3; other settings are not kept
 SEGMENT_FIELDS = ("device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream")
 HINT = "write one in the program: torch.cuda.memory._dump_snapshot(\"FILE.pickle\")"
-_LIBRARY = re.compile(r"^.*/(?:(?:site|dist)-packages|python3\.\d+)/")
+_LIBRARY = re.compile(r"(?:^|.*/)((?:site|dist)-packages/.*)|(?:^|.*/)(python3\.\d+/.*)")
 _ABSOLUTE = re.compile(r"/|\.\.|[A-Za-z]:/")
 
 _ALLOWED = (
@@ -116,8 +117,8 @@ _PlainReader.dispatch = _table()
 def read(path: Path) -> Json:
     """Return a memory pickle in the form of devices.json; `oom` is its last out-of-memory entry, with "stream" and "frames".
 
-    Addresses are as they were in the process. Frames name files as other sites do: libraries from their package on, all else
-    by the last folder and the file.
+    Addresses are as they were in the process. Frames name files as other sites do: libraries from site-packages on, all
+    else by the last folder and the file.
 
     Raises:
         LeakScopeError: there is no such file, it is no memory snapshot, it is cut short, or it asks for more than one needs.
@@ -228,13 +229,13 @@ def _printable(text: str) -> str:
 
 
 def _shown_file(path: Any) -> str:
-    """A Python file from its package or the standard library on, else its last folder and name; nothing of other files."""
+    """A Python file from site-packages or the standard library on, else its last folder and name (as agent/names.py has it)."""
     if not isinstance(path, str) or not path.endswith(".py"):
-        return "?"
+        return NATIVE
     path = _printable(path[-MOST_NAME:].replace("\\", "/"))
     library = _LIBRARY.match(path)
     if library:
-        return path[library.end():]
+        return library[1] or library[2]
     return "/".join(path.split("/")[-2:]) if _ABSOLUTE.match(path) else path
 
 
@@ -306,11 +307,11 @@ def write(record: Json, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    rows = [[{"filename": file, "line": line, "name": name} for file, line, name in stack]
+    rows = [[{"filename": frame[0], "line": frame[1], "name": frame[2]} for frame in stack if len(frame) == 3]
             for stack in record.get("frames") or []]
     segments = [{**each, "segment_pool_id": tuple(each.get("segment_pool_id") or (0, 0)), "frames": [],
-                 "blocks": _viewer_blocks(each, rows)} for each in record.get("segments") or []]
-    count = 1 + max((each.get("device", 0) for each in segments), default=0)
+                 "blocks": _viewer_blocks(each, rows)} for each in _dicts(record.get("segments"))]
+    count = 1 + max((_integer(each.get("device")) for each in segments), default=0)
     traces: list[list[Json]] = [[] for _ in range(count)]
     oom = record.get("oom")
     if oom and isinstance(oom.get("device"), int) and 0 <= oom["device"] < count:
@@ -332,7 +333,7 @@ def write(record: Json, path: Path) -> None:
 def _viewer_blocks(segment: Json, rows: list[list[Json]]) -> list[Json]:
     """The blocks with the fields that a viewer reads without asking: an address, and frames as lists."""
     address, found = segment.get("address", 0), []
-    for block in segment.get("blocks") or []:
+    for block in _dicts(segment.get("blocks")):
         address = block.get("address", address)
         asked = block.get("requested_size", block.get("size", 0))
         found.append({**block, "address": address, "requested_size": asked, "frames": _stack(rows, block.get("frames"))})

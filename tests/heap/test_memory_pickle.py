@@ -66,8 +66,8 @@ def test_every_protocol_is_read(tmp_path, protocol):
 
 def test_frames_are_masked_and_shared_stacks_are_kept_once(tmp_path):
     found = memory_pickle.read(saved(tmp_path, program().snapshot()))
-    assert found["frames"] == [[["shop/serve.py", 12, "embed"], ["threading.py", 5, "run"],
-                                ["torch/nn/modules/module.py", 7, "forward"], ["?", 0, "malloc"]]]
+    assert found["frames"] == [[["shop/serve.py", 12, "embed"], ["python3.11/threading.py", 5, "run"],
+                                ["site-packages/torch/nn/modules/module.py", 7, "forward"], ["<native>", 0, "malloc"]]]
 
 
 def test_keys_of_versions_to_come_and_missing_ones_are_no_matter(tmp_path):
@@ -263,4 +263,4 @@ def test_odd_values_count_as_not_there(tmp_path):
     oom = {"action": "oom", "size": "x", "time_us": None, "frames": [{"filename": 3, "line": "a", "name": "\x1b[31m"}]}
     found = memory_pickle.read(saved(tmp_path, {"segments": [segment], "device_traces": [[oom], 7], "allocator_settings": 5}))
     assert Blocks.of(found).totals().reserved == 0
-    assert found["oom"]["requested_bytes"] == 0 and found["frames"] == [[["?", 0, "?[31m"]]]
+    assert found["oom"]["requested_bytes"] == 0 and found["frames"] == [[["<native>", 0, "?[31m"]]]
