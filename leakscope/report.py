@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakscope.model import CacheRow, Dismissed, Finding, Gap, Layer, Location, Verdict, Waste
@@ -116,6 +117,36 @@ class SegmentRow:
     def free_bytes(self) -> int:
         """What is free in it."""
         return sum(part.size_bytes for part in self.parts if part.state == "free")
+
+    def thinned(self, most: int) -> tuple[SegmentPart, ...]:
+        """Return at most 2 * most + 1 parts that add up to the same bytes.
+
+        Neighbours of one kind become one. If there are still more than `most`, so do neighbours of any kind whose sum is less
+        than that part of the segment; parts that are larger stay as they are.
+        """
+        parts = _gathered(self.parts, lambda group, part: _kind(group[-1]) == _kind(part))
+        if len(parts) <= most:
+            return tuple(parts)
+        least = sum(part.size_bytes for part in parts) / most
+        return tuple(_gathered(parts, lambda group, part: part.size_bytes < least
+                               and sum(each.size_bytes for each in group) < least))
+
+
+def _kind(part: SegmentPart) -> tuple[str, int | None, bool, bool]:
+    return part.state, part.owner, part.is_pinning, part.is_mixed
+
+
+def _gathered(parts: Iterable[SegmentPart], belongs: Callable[[list[SegmentPart], SegmentPart], bool]) -> list[SegmentPart]:
+    """Return the parts, each group of neighbours that belong together as one; a group of different kinds is mixed."""
+    groups: list[list[SegmentPart]] = []
+    for part in parts:
+        if groups and belongs(groups[-1], part):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    return [replace(group[0], size_bytes=sum(part.size_bytes for part in group),
+                    is_pinning=any(part.is_pinning for part in group),
+                    is_mixed=group[0].is_mixed or len(set(map(_kind, group))) > 1) for group in groups]
 
 
 @dataclass(frozen=True)

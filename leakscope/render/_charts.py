@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakscope.model import Layer
 from leakscope.render._templates import Markup
-from leakscope.render._text import growth_text, layer_word, series_word
+from leakscope.render._text import device_of, growth_text, is_device, layer_word, series_word
 from leakscope.report import Series, SnapshotMark
 from leakscope.units import bytes_text, count_text, seconds_text
 
@@ -51,13 +51,13 @@ def layer_bar(layers: tuple[Layer, ...], blamed: str) -> Markup:
     A layer that shrank has no width: the legend beside the bar says its number.
     """
     parts = [(layer.name, layer.growth_bytes) for layer in layers
-             if layer.name != "total" and not layer.name.startswith("cuda")]
+             if layer.name != "total" and not is_device(layer.name)]
     return _bar(parts, blamed, "Growth by layer")
 
 
 def device_bar(layer: Layer, blamed: str) -> Markup:
     """Return the bar of a device's terms; the term `blamed` gets the accent colour."""
-    return _bar(list(layer.terms.items()), blamed, f"Growth on {layer.name}")
+    return _bar([(term, size) for term, size in layer.terms.items() if size != 0], blamed, f"Growth on {layer.name}")
 
 
 def _bar(parts: list[tuple[str, int | None]], blamed: str, title: str) -> Markup:
@@ -98,7 +98,7 @@ def timeline(series: tuple[Series, ...], marks: tuple[SnapshotMark, ...], limit_
     A line is broken where its column was not measured.
     """
     moving = (line for line in series if line.points and not _is_still(line))
-    series = tuple(Series(line.name, line.unit, _thinned(line.points)) for line in moving)
+    series = tuple(replace(line, points=_thinned(line.points)) for line in moving)
     if not series:
         return Markup("")
     start, end = _time_range(series, marks)
@@ -160,7 +160,7 @@ def _panels(series: tuple[Series, ...], limit_bytes: int | None) -> list[Panel]:
     """Return a panel for the host's memory, one a device, and one for each count that moves (each has its own scale)."""
     groups: dict[str, list[Series]] = {}
     for line in series:
-        name = line.name.split("_")[0] if line.name.startswith("cuda") else "host"
+        name = device_of(line.name) or "host"
         groups.setdefault(line.name if line.unit == "count" else name, []).append(line)
     memory = [group for group in groups.values() if group[0].unit != "count"]
     counts = [group for group in groups.values() if group[0].unit == "count"][:_MOST_COUNT_PANELS]
@@ -169,7 +169,7 @@ def _panels(series: tuple[Series, ...], limit_bytes: int | None) -> list[Panel]:
         unit = "count" if group[0].unit == "count" else "bytes"
         values = [value for line in group[:_MOST_LINES] for _, value in line.points]
         low, high = min(values), max(values)
-        if limit_bytes and unit == "bytes" and not group[0].name.startswith("cuda") and high < limit_bytes < 2 * high:
+        if limit_bytes and unit == "bytes" and not device_of(group[0].name) and high < limit_bytes < 2 * high:
             high = limit_bytes
         ticks = value_ticks(low, high, unit, 5 if unit == "bytes" else 2)
         height = _PANEL_HEIGHTS[unit]
@@ -237,7 +237,7 @@ def _sizes_text(high: float) -> Callable[[float], str]:
 
 
 def _limit(panel: Panel, limit_bytes: int | None) -> Markup:
-    if not limit_bytes or panel.unit != "bytes" or panel.high < limit_bytes or panel.lines[0].name.startswith("cuda"):
+    if not limit_bytes or panel.unit != "bytes" or panel.high < limit_bytes or device_of(panel.lines[0].name):
         return Markup("")
     return Markup('<line class="limit" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/><text class="limit-text" x="{3}" '
                   'y="{4:.1f}">limit {5}</text>').format(_LEFT, _WIDTH - _RIGHT, panel.y(limit_bytes), _LEFT + 6,
@@ -258,7 +258,8 @@ def _sampled_times(series: tuple[Series, ...]) -> list[float]:
 
 
 def _line(panel: Panel, index: int, line: Series, x: Callable[[float], float], times: list[float]) -> Markup:
-    places = [[(x(t_s), panel.y(value)) for t_s, value in stretch] for stretch in _stretches(line.points, times)]
+    stretches = [line.points] if line.is_sparse else _stretches(line.points, times)
+    places = [[(x(t_s), panel.y(value)) for t_s, value in stretch] for stretch in stretches]
     drawn = (Markup('<polyline class="line s{}" points="{}"/>').format(index, _points_text(part)) if len(part) > 1 else
              Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="2"/>').format(index, *part[0]) for part in places)
     return Markup("").join(drawn)

@@ -55,6 +55,24 @@ _SERIES = {
     "gc_uncollectable": "Uncollectable",
 }
 
+# The terms of a device's account (analyse/waterfall.py).
+_TERMS = {
+    "outside": "outside PyTorch's allocator",
+    "allocated_owned": "tensors that Python holds",
+    "workspaces": "workspaces of cuBLAS",
+    "allocated_unowned": "allocated, without a Python owner",
+    "pending": "freed, waits for a stream",
+    "inactive_split": "free pieces of segments in use",
+    "releasable": "free segments",
+    "used": "used by this process",
+    "reserved": "reserved by PyTorch",
+    "active": "active",
+    "allocated": "allocated",
+}
+_DEVICE_SERIES = {"process_bytes": "used by process", "used_bytes": "used by all", "reserved_bytes": "reserved",
+                  "allocated_bytes": "allocated", "allocated_peak_bytes": "peak", "largest_free_bytes": "largest free block"}
+_DEVICE_COLUMN = re.compile(r"(cuda|xpu|mps)(\d+)_(\w+)")
+
 _QUOTED = re.compile(r"([(\"'“]*)(.*?)([)\"'”.,;:!?]*)", re.DOTALL)
 # What a person would search for: dotted names, names with an underscore or a call, attributes, Python files.
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[\w<>]+|\[[^\s\]]*\])+(\([^\s)]*\))?|\w*_\w*(\(\))?|[A-Za-z_][\w.]*\(\)"
@@ -80,16 +98,34 @@ def verdict_meaning(verdict: Verdict) -> str:
 
 
 def layer_word(name: str) -> str:
-    """Return a layer's name for a person; a device keeps its own."""
-    return _LAYERS.get(name, name)
+    """Return the name of a layer, or of a term of a device, for a person; a device keeps its own."""
+    return _LAYERS.get(name) or _TERMS.get(name, name)
 
 
 def series_word(name: str) -> str:
     """Return a short name of a timeline column, such as `RSS` or `cuda:0 allocated`."""
-    device = re.fullmatch(r"cuda(\d+)_(\w+?)(_bytes)?", name)
-    if device:
-        return f"cuda:{device[1]} {device[2].replace('_', ' ')}"
+    if device := _DEVICE_COLUMN.fullmatch(name):
+        kind, number, column = device.groups()
+        return f"{kind}:{number} {_DEVICE_SERIES.get(column) or column.removesuffix('_bytes').replace('_', ' ')}"
+    if name in _DEVICE_SERIES:
+        return _DEVICE_SERIES[name].capitalize()
     return _SERIES.get(name) or name.removesuffix("_bytes").replace("_", " ").capitalize()
+
+
+def device_of(column: str) -> str:
+    """Return the device of a timeline column, such as `cuda0`; "" for a column of the host."""
+    device = _DEVICE_COLUMN.fullmatch(column)
+    return device[1] + device[2] if device else ""
+
+
+def is_device(layer: str) -> bool:
+    """Return whether a layer is a device, such as `cuda:0` or `mps:0`."""
+    return ":" in layer
+
+
+def term_word(name: str) -> str:
+    """Return a term of a device's account for a person."""
+    return _TERMS.get(name) or name.replace("_", " ")
 
 
 def number_text(count: int, noun: str) -> str:

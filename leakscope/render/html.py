@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.model import Finding, Layer, Step
-from leakscope.render import _charts, _pictures, _text
+from leakscope.render import _charts, _device_page, _devices, _pictures, _text
 from leakscope.render import json as machine
 from leakscope.render._files import write_text
 from leakscope.render._templates import Markup, fill, source_of
@@ -32,6 +32,8 @@ def render(report: Report, out: Path) -> None:
 def text_of(report: Report) -> str:
     """Return the whole page."""
     style, script = source_of("style.css"), source_of("script.js")
+    if report.devices:
+        style += source_of("device.css")
     shown = _text.cleaned(report)
     return fill("report.html.j2", report=shown, style=Markup(style), script=Markup(script), style_hash=_hash(style),
                 script_hash=_hash(script), data=_data(report), **_view(shown))
@@ -60,7 +62,8 @@ def _view(report: Report) -> dict[str, Any]:
         "first": first, "doubt": first.doubts[0] if first and first.doubts else "", "frees": _text.frees_text,
         "bar": _charts.layer_bar(report.layers, _blamed(report)), "legend": _legend(report),
         "device_bars": [(layer, _charts.device_bar(layer, _blamed_term(report, layer)), _device_legend(report, layer))
-                        for layer in report.layers if layer.terms and layer.name.startswith("cuda")],
+                        for layer in report.layers if layer.terms and _text.is_device(layer.name)],
+        "device_notes": _device_notes(report), **_devices_view(report),
         "trace": _trace, "findings": report.findings[:_MOST_FINDINGS],
         "pictures": [(finding, _pictures.picture(finding)) for finding in report.findings[:_MOST_FINDINGS]
                      if finding.path or finding.cycle],
@@ -71,6 +74,23 @@ def _view(report: Report) -> dict[str, Any]:
     }
 
 
+def _devices_view(report: Report) -> dict[str, Any]:
+    """Return the chapter on devices; a report without one has none."""
+    grown = [f"{chapter.name} {_text.growth_text(chapter.growth_bytes)}" for chapter in report.devices
+             if chapter.growth_bytes is not None]
+    remark = "; ".join(grown[:3]) or _text.number_text(len(report.devices), "device")
+    if any(chapter.is_simulated for chapter in report.devices):
+        remark += ", simulated"
+    shown = report.devices[:_device_page.MOST_DEVICES]
+    return {"device_remark": remark, "devices": [_device_page.view(chapter, report.snapshots, len(shown)) for chapter in shown]}
+
+
+def _device_notes(report: Report) -> dict[str, str]:
+    """Return the sentence of the first screen on each device: where the first finding lies on it, else none."""
+    return {layer.name: next((_devices.device_sentence(chapter) for chapter in report.devices
+                              if chapter.name == layer.name == _blamed(report)), "") for layer in report.layers}
+
+
 def _blamed(report: Report) -> str:
     """Return the layer to colour: the first finding's, else none."""
     return report.findings[0].layer if report.findings and report.verdict.kind.is_claim else ""
@@ -78,7 +98,7 @@ def _blamed(report: Report) -> str:
 
 def _legend(report: Report) -> list[tuple[str, Layer, float | None]]:
     """Return (class of the key, layer, share) for each host layer, in the order of the bar."""
-    host = [layer for layer in report.layers if layer.name != "total" and not layer.name.startswith("cuda")]
+    host = [layer for layer in report.layers if layer.name != "total" and not _text.is_device(layer.name)]
     return [(_charts.part_class(index, layer.name, _blamed(report)), layer, _text.layer_share(layer, report.layers))
             for index, layer in enumerate(host)]
 
@@ -90,8 +110,9 @@ def _blamed_term(report: Report, layer: Layer) -> str:
 
 def _device_legend(report: Report, layer: Layer) -> list[tuple[str, str, int | None]]:
     """Return (class of the key, term, bytes) for each term but those that did not change."""
-    return [(_charts.part_class(index, term, _blamed_term(report, layer)), term.replace("_", " "), size)
-            for index, (term, size) in enumerate(layer.terms.items()) if size != 0]
+    changed = [(term, size) for term, size in layer.terms.items() if size != 0]
+    return [(_charts.part_class(index, term, _blamed_term(report, layer)), _text.term_word(term), size)
+            for index, (term, size) in enumerate(changed)]
 
 
 def _trace(finding: Finding) -> list[tuple[Step | None, bool, int]]:

@@ -1,4 +1,20 @@
-"""report.json: the machine face, schema leakscope/report/1. Sorted keys; what was not measured is null."""
+"""report.json: the machine face, schema leakscope/report/1. Sorted keys; what was not measured is null.
+
+Beside the fields of the schema's page there is, where the process used a device, `devices`: one object a device.
+
+    name, model, total_bytes, provider (cuda | rocm | xpu | mps | generic | recorded), is_simulated,
+    use_quality          exact | matched | approximate | unknown: how well the use of this process is known
+    growth_bytes, explained_ratio                                    in the judged part of the run
+    terms, wholes        [{name, start_bytes, growth_bytes, is_interpolated}]; terms add up to the whole "used"
+    owners               [{path, retained_bytes, growth_bytes, count, site}], most bytes first; owners_left_out
+    caches               [{name, kind, library, entries, hits, misses, evictions, bound, varying, varies_by, retained_bytes}];
+                         lists have one number a compared snapshot
+    segments             [{bytes, stream, pool, is_expandable, parts: [{state, bytes, owner (row of owners), is_pinning,
+                         is_mixed (small blocks of several kinds)}]}], those with most free pieces first; segments_left_out
+    fragmentation        {inactive_split_bytes, free_bytes, largest_free_bytes, pins: [{bytes, segment_bytes, keeps_bytes,
+                         owner, site}], pins_left_out}, null without a block map
+    settings             {name: text}; notes: [sentence]; load_fit: a sentence, null where load was not counted
+"""
 
 from __future__ import annotations
 
@@ -7,15 +23,25 @@ import math
 from pathlib import Path
 from typing import Any
 
-from leakscope.model import Dismissed, Finding, Gap, Layer, Location, Rate, Verdict
+from leakscope.model import CacheRow, Dismissed, Finding, Gap, Layer, Location, Rate, Verdict
 from leakscope.model import Path as Trail
 from leakscope.render._files import write_text
-from leakscope.report import ProcessInfo, Report, SessionInfo
+from leakscope.render._text import is_device
+from leakscope.report import (
+    DeviceChapter,
+    DeviceTerm,
+    Fragmentation,
+    PinningBlock,
+    ProcessInfo,
+    Report,
+    SegmentRow,
+    SessionInfo,
+)
 
 SUFFIX = ".json"
 SCHEMA = "leakscope/report/1"
 HOST_LAYERS = ("total", "python", "native", "allocator-retained", "mapped", "unexplained")
-DEVICE_TERMS = ("outside", "allocated_owned", "allocated_unowned", "pending", "inactive_split", "releasable")
+DEVICE_TERMS = ("outside", "allocated_owned", "workspaces", "allocated_unowned", "pending", "inactive_split", "releasable")
 
 
 def render(report: Report, out: Path) -> None:
@@ -45,6 +71,8 @@ def document(report: Report) -> dict[str, Any]:
         "coverage": {"graph_explains_ratio": report.graph_explains_ratio, "samples_lost": report.samples_lost},
         "artefact": {"agent_bytes": report.agent_bytes, "app_share_ratio": report.app_share_ratio},
     }
+    if report.devices:
+        own["devices"] = [_device(chapter) for chapter in report.devices]
     finite: dict[str, Any] = _finite({**report.extra, **own})  # a key of the schema is never taken over by an extra one
     return finite
 
@@ -93,7 +121,7 @@ def _layer(layer: Layer) -> dict[str, Any]:
     plain: dict[str, Any] = {"name": layer.name, "growth_bytes": layer.growth_bytes}
     if layer.name == "total":
         plain["measure"] = layer.measure
-    elif layer.name.startswith("cuda"):
+    elif is_device(layer.name):
         plain["terms"] = {**dict.fromkeys(DEVICE_TERMS), **layer.terms}
     elif layer.terms:
         plain["terms"] = dict(layer.terms)
@@ -148,6 +176,50 @@ def _dismissed(dismissed: Dismissed) -> dict[str, Any]:
 
 def _gap(gap: Gap) -> dict[str, Any]:
     return {"claim": gap.claim, "missing": gap.missing, "command": gap.command}
+
+
+def _device(chapter: DeviceChapter) -> dict[str, Any]:
+    return {
+        "name": chapter.name, "model": chapter.model, "total_bytes": chapter.total_bytes, "provider": chapter.provider,
+        "is_simulated": chapter.is_simulated, "use_quality": chapter.use_quality, "growth_bytes": chapter.growth_bytes,
+        "explained_ratio": chapter.explained_ratio, "terms": [_term(term) for term in chapter.terms],
+        "wholes": [_term(term) for term in chapter.wholes],
+        "owners": [{"path": owner.path, "retained_bytes": owner.retained_bytes, "growth_bytes": owner.growth_bytes,
+                    "count": owner.count, "site": _site(owner.site)} for owner in chapter.owners],
+        "owners_left_out": chapter.owners_left_out, "caches": [_cache(row) for row in chapter.caches],
+        "segments": [_segment(row) for row in chapter.segments], "segments_left_out": chapter.segments_left_out,
+        "fragmentation": _fragmentation(chapter.fragmentation), "settings": dict(chapter.settings),
+        "notes": list(chapter.notes), "load_fit": chapter.load_fit or None,
+    }
+
+
+def _term(term: DeviceTerm) -> dict[str, Any]:
+    return {"name": term.name, "start_bytes": term.start_bytes, "growth_bytes": term.growth_bytes,
+            "is_interpolated": term.is_interpolated}
+
+
+def _cache(row: CacheRow) -> dict[str, Any]:
+    return {"name": row.name, "kind": row.kind, "library": row.library, "entries": list(row.entries), "hits": list(row.hits),
+            "misses": list(row.misses), "evictions": list(row.evictions), "bound": row.bound, "varying": row.varying,
+            "varies_by": row.varies_by, "retained_bytes": dict(row.retained_bytes)}
+
+
+def _segment(row: SegmentRow) -> dict[str, Any]:
+    return {"bytes": row.size_bytes, "stream": row.stream, "pool": row.pool or None, "is_expandable": row.is_expandable,
+            "parts": [{"state": part.state, "bytes": part.size_bytes, "owner": part.owner, "is_pinning": part.is_pinning,
+                       "is_mixed": part.is_mixed} for part in row.parts]}
+
+
+def _fragmentation(found: Fragmentation | None) -> dict[str, Any] | None:
+    return None if found is None else {
+        "inactive_split_bytes": found.inactive_split_bytes, "free_bytes": found.free_bytes,
+        "largest_free_bytes": found.largest_free_bytes, "pins": [_pin(pin) for pin in found.pins],
+        "pins_left_out": found.pins_left_out}
+
+
+def _pin(pin: PinningBlock) -> dict[str, Any]:
+    return {"bytes": pin.size_bytes, "segment_bytes": pin.segment_bytes, "keeps_bytes": pin.keeps_bytes,
+            "owner": pin.owner or None, "site": _site(pin.site)}
 
 
 def _finite(value: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.model import Finding
-from leakscope.render import _text
+from leakscope.render import _device_charts, _devices, _text
 from leakscope.render._files import write_text
 from leakscope.render._templates import fill
 from leakscope.render._trace import trace_lines
@@ -42,6 +42,7 @@ def _view(report: Report, rows: int) -> dict[str, Any]:
         "rate": _text.rate_text(report.verdict.rate) if report.verdict.rate else "",
         "clock": _text.clock_text(report.verdict),
         "layers": [(layer, _text.layer_share(layer, report.layers)) for layer in report.layers],
+        "devices": [(chapter, _device_charts.waterfall(chapter)) for chapter in report.devices[:rows]], "words": _devices,
         "trace": _trace, "frees": _text.frees_text, "rate_text": _text.rate_text, "is_claim": report.verdict.kind.is_claim,
         "say": lambda text: escaped(_text.clip(text, width)), "cell": lambda text: cell(_text.clip(str(text), width)),
         "code": lambda text: code(_text.clip(str(text), width)), "ratio_text": _text.ratio_text,

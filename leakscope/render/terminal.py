@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.text import Text
 
 from leakscope.model import EVIDENCE_BITS, Finding
+from leakscope.render import _devices
 from leakscope.render._text import (
     cleaned,
     clip,
     clock_text,
     frees_text,
     growth_text,
+    is_device,
     layer_share,
     layer_word,
     on_one_line,
@@ -64,7 +66,7 @@ def _lines(report: Report, width: int, report_file: str) -> list[Text]:
 def _facts(report: Report) -> list[tuple[str, str]]:
     """Return what else to say, most useful first: what does not fit into the lines is cut from the end."""
     first = report.findings[0] if report.findings and report.verdict.kind.is_claim else None
-    facts = [("growth", _rate(report)), ("layers", _layers(report))]
+    facts = [("growth", _rate(report)), ("layers", _layers(report)), *_device(report, first)]
     facts += _suspect(first) if first else []
     if report.gaps and not first:
         facts += [(f"missing{'' if index == 0 else ' too'}", f"{gap.claim}: {gap.missing}; {gap.command}")
@@ -75,6 +77,21 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     others = len(report.findings) - (1 if first else 0)
     facts.append(("suspects", f"{others} more in the report" if first else f"{others} in the report") if others else ("", ""))
     return facts
+
+
+def _device(report: Report, first: Finding | None) -> list[tuple[str, str]]:
+    """Return the device of the first finding, else the one that grew most: its use, its terms, and the cache that grew most."""
+    grown = sorted(report.devices, key=lambda chapter: (first is None or chapter.name != first.layer,
+                                                        -(chapter.growth_bytes or 0)))
+    if not grown:
+        return []
+    chapter = grown[0]
+    terms = sorted((term for term in chapter.terms if term.growth_bytes), key=lambda term: -abs(term.growth_bytes or 0))
+    rows = sorted(chapter.caches, key=lambda row: -_devices.grown_entries(row))[:1]
+    use = _devices.use_text(chapter).partition(" (")[0] or growth_text(chapter.growth_bytes)
+    return [("device", f"{chapter.name}{' (simulated)' if chapter.is_simulated else ''}: {use}"),
+            ("terms", " | ".join(map(_devices.account_text, terms[:3]))),
+            *(("cache", _devices.cache_sentence(row)) for row in rows if _devices.grown_entries(row) > 0)]
 
 
 def _suspect(finding: Finding) -> list[tuple[str, str]]:
@@ -102,7 +119,7 @@ def _layers(report: Report) -> str:
     for layer in report.layers:
         share = layer_share(layer, report.layers)
         if layer.name != "total" and layer.growth_bytes:
-            share_part = f" {ratio_text(share)}" if share is not None and not layer.name.startswith("cuda") else ""
+            share_part = f" {ratio_text(share)}" if share is not None and not is_device(layer.name) else ""
             parts.append(f"{layer_word(layer.name)}{share_part or ' ' + growth_text(layer.growth_bytes)}")
     return " | ".join(parts)
 

@@ -1,4 +1,4 @@
-"""Every face of four reports, whole. How to renew the files: see golden.py."""
+"""Every face of five reports, whole. How to renew the files: see golden.py."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 
 from leakscope.model import Confidence, Finding, Rule, Verdict, VerdictClass
 from leakscope.render import _pictures, html, json, markdown, terminal
+from tests.render.devices import gpu_leak
 from tests.render.golden import assert_golden
-from tests.render.reports import ALL
+from tests.render.reports import ALL as OF_HOST
+
+ALL = {**OF_HOST, "gpu-leak": gpu_leak}
 
 
 @pytest.fixture(autouse=True)

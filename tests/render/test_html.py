@@ -15,6 +15,8 @@ import pytest
 
 from leakscope.model import Layer, Verdict, VerdictClass, Waste
 from leakscope.render import html
+from leakscope.report import DeviceChapter
+from tests.render.devices import gpu_leak, segments
 from tests.render.reports import ALL, HOSTILE, KNOWN, delayed_garbage, hostile, large, no_leak, python_leak, with_known
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -149,6 +151,42 @@ def test_waste_is_a_folded_table_by_package():
     report = dataclasses.replace(python_leak(), waste=(Waste("shop", "empty dict", 41_200, 2_636_800),))
     text = Page(html.text_of(report)).text
     assert "Waste by package 2.5 MiB" in text and re.search(r"shop empty dict 41.200 2.5 MiB", text)
+
+
+def test_a_device_has_a_chapter_of_its_own_and_a_sentence_on_the_first_screen():
+    text = html.text_of(gpu_leak())
+    page = Page(text)
+    chapters = [attributes["id"] for tag, attributes in page.tags if tag == "details"]
+    assert chapters == [*CHAPTERS[:5], "device", *CHAPTERS[5:]]
+    assert ("On cuda:0 this process uses 16.9 GiB more than at the start, 12.4 GiB of it tensors that Python holds." in
+            first_screen(text).replace("\u00a0", " "))
+    assert "Simulated: these numbers come from a simulator, no GPU was there." in first_screen(text)
+    for part in ("serve.client._tensor_cache[*] 12.0 GiB", "12 → 412", "argument 3 ( max_seq_len ), integers 17 to 4096",
+                 "187 more segments left out here", "3 more owners left out here", "2.0 MiB held by"):
+        assert part in page.text.replace("\u00a0", " ")
+
+
+def test_without_a_device_the_page_has_neither_the_chapter_nor_its_style():
+    text = html.text_of(python_leak())
+    assert 'id="device"' not in text and ".device-chapter" not in text
+
+
+def test_a_device_of_which_nothing_is_known_has_a_chapter_that_says_so():
+    report = dataclasses.replace(no_leak(), devices=(DeviceChapter("cuda:0"),))
+    assert "How much the memory on cuda:0 grew was not measured." in Page(html.text_of(report)).text
+    assert "cuda:0" not in first_screen(html.text_of(report))
+
+
+def test_a_thousand_segments_and_five_hundred_owners_stay_small():
+    chapter = gpu_leak().devices[0]
+    owners = tuple(dataclasses.replace(chapter.owners[1], path=f"package.module.Class.row{index}") for index in range(500))
+    crowded = dataclasses.replace(chapter, owners=owners, caches=chapter.caches * 50,
+                                  segments=(*segments(12, 900), *segments(988, 3)))
+    text = html.text_of(dataclasses.replace(gpu_leak(), devices=(crowded,)))
+    assert len(text.encode()) < 2_000_000
+    words = Page(text).text
+    for cut in ("478 more owners", "175 more caches", "1 163 more segments"):
+        assert cut in words
 
 
 def test_hostile_names_end_no_element_and_add_none():

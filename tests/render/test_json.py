@@ -13,6 +13,8 @@ import pytest
 
 from leakscope.model import EVIDENCE_BITS, Rate
 from leakscope.render import json
+from leakscope.report import DeviceChapter
+from tests.render.devices import gpu_leak
 from tests.render.reports import ALL, hostile, large, no_leak, python_leak
 
 TEXT, WHOLE, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
@@ -38,8 +40,8 @@ def one_of(*words: str) -> dict[str, Any]:
 CONFIDENCE = one_of("high", "medium", "low")
 BY_DEVICE = {"type": "object", "additionalProperties": WHOLE}
 PLACE = {"function": TEXT, "file": TEXT, "line": WHOLE}
-TERMS = record(**dict.fromkeys(("outside", "allocated_owned", "allocated_unowned", "pending", "inactive_split", "releasable"),
-                               maybe(WHOLE)))
+TERMS = record(**dict.fromkeys(("outside", "allocated_owned", "workspaces", "allocated_unowned", "pending", "inactive_split",
+                                "releasable"), maybe(WHOLE)))
 PROCESS = record(
     pid=WHOLE, parent=maybe(WHOLE), role=one_of("main", "fork", "spawn", "exec"), python=TEXT,
     status=one_of("complete", "died", "running"), samples=WHOLE, snapshots=WHOLE,
@@ -63,7 +65,7 @@ VERDICT["required"].append("class")
 LAYER = {"oneOf": [
     record(name=one_of("total"), growth_bytes=maybe(WHOLE), measure=maybe(one_of("pss", "uss", "rss"))),
     record(name=one_of("python", "native", "allocator-retained", "mapped", "unexplained"), growth_bytes=maybe(WHOLE)),
-    record(name={"type": "string", "pattern": r"^cuda:\d+$"}, growth_bytes=maybe(WHOLE), terms=TERMS),
+    record(name={"type": "string", "pattern": r"^(cuda|xpu|mps):\d+$"}, growth_bytes=maybe(WHOLE), terms=TERMS),
 ]}
 FINDING = record(
     rule={"type": "string", "pattern": r"^LS\d+$"}, name=TEXT, confidence=CONFIDENCE, layer=TEXT, pid=WHOLE, owner=TEXT,
@@ -74,6 +76,28 @@ FINDING = record(
     also_held_by=rows(TEXT), reasons=rows(TEXT), doubts=rows(TEXT), remedy=TEXT, known=maybe(TEXT), fingerprint=TEXT,
     counts=rows(WHOLE), evidence=EVIDENCE, cohorts=rows(WHOLE), rate=maybe(RATE), bytes_per_work=maybe(PER_WORK),
     unit_bytes=maybe(WHOLE), leak_share_bytes=maybe(WHOLE), fingerprint_preimage=TEXT, similar=TEXT)
+DEVICE_TERM = record(name=TEXT, start_bytes=maybe(WHOLE), growth_bytes=maybe(WHOLE), is_interpolated={"type": "boolean"})
+IN_SNAPSHOTS = rows(maybe(WHOLE))
+CACHE = record(
+    name=TEXT, kind=one_of("functools", "table"), library=TEXT, entries=IN_SNAPSHOTS, hits=IN_SNAPSHOTS, misses=IN_SNAPSHOTS,
+    evictions=IN_SNAPSHOTS, bound=maybe(WHOLE), varying=TEXT, varies_by=one_of("value", "identity", ""),
+    retained_bytes=BY_DEVICE)
+SEGMENT = record(
+    bytes=WHOLE, stream=WHOLE, pool=maybe(TEXT), is_expandable={"type": "boolean"}, parts=rows(record(
+        state=one_of("free", "pending", "owned", "workspace", "private-pool", "unowned"), bytes=WHOLE, owner=maybe(WHOLE),
+        is_pinning={"type": "boolean"}, is_mixed={"type": "boolean"}), minItems=1))
+DEVICE = record(
+    name=TEXT, model=TEXT, total_bytes=maybe(WHOLE), provider=one_of("", "cuda", "rocm", "xpu", "mps", "generic", "recorded"),
+    is_simulated={"type": "boolean"}, use_quality=one_of("exact", "matched", "approximate", "unknown"),
+    growth_bytes=maybe(WHOLE), explained_ratio=maybe(NUMBER), terms=rows(DEVICE_TERM), wholes=rows(DEVICE_TERM),
+    owners=rows(record(path=TEXT, retained_bytes=WHOLE, growth_bytes=maybe(WHOLE), count=maybe(WHOLE),
+                       site=maybe(record(**PLACE)))),
+    owners_left_out=WHOLE, caches=rows(CACHE), segments=rows(SEGMENT), segments_left_out=WHOLE,
+    fragmentation=maybe(record(
+        inactive_split_bytes=maybe(WHOLE), free_bytes=maybe(WHOLE), largest_free_bytes=maybe(WHOLE), pins_left_out=WHOLE,
+        pins=rows(record(bytes=WHOLE, segment_bytes=WHOLE, keeps_bytes=WHOLE, owner=maybe(TEXT),
+                         site=maybe(record(**PLACE)))))),
+    settings={"type": "object", "additionalProperties": TEXT}, notes=rows(TEXT), load_fit=maybe(TEXT))
 SCHEMA = record(
     schema={"const": "leakscope/report/1"}, tool=record(name={"const": "leakscope"}, version=TEXT), session=SESSION,
     verdict=VERDICT, layers=rows(LAYER, minItems=6), findings=rows(FINDING),
@@ -82,6 +106,10 @@ SCHEMA = record(
     waste=rows(record(package=TEXT, what=TEXT, count=WHOLE, bytes=WHOLE)),
     coverage=record(graph_explains_ratio=maybe(NUMBER), samples_lost=WHOLE),
     artefact=record(agent_bytes=maybe(WHOLE), app_share_ratio=maybe(NUMBER)))
+
+
+WITH_DEVICES = {**SCHEMA, "properties": {**SCHEMA["properties"], "devices": rows(DEVICE, minItems=1)},
+                "required": [*SCHEMA["required"], "devices"]}
 
 
 def test_the_hand_written_schema_is_itself_a_schema_and_refuses_what_it_should():
@@ -96,6 +124,13 @@ def test_the_hand_written_schema_is_itself_a_schema_and_refuses_what_it_should()
 def test_every_key_of_the_schema_is_there_with_its_type(name):
     report = dataclasses.replace(ALL[name](), extra={})
     jsonschema.validate(plain.loads(json.text_of(report)), SCHEMA)
+
+
+def test_a_process_with_a_device_has_the_devices_beside_the_rest():
+    jsonschema.Draft202012Validator.check_schema(WITH_DEVICES)
+    jsonschema.validate(plain.loads(json.text_of(gpu_leak())), WITH_DEVICES)
+    nothing_known = dataclasses.replace(gpu_leak(), devices=(DeviceChapter("cuda:0"),))
+    jsonschema.validate(plain.loads(json.text_of(nothing_known)), WITH_DEVICES)
 
 
 def test_the_keys_are_sorted_and_the_text_ends_with_a_newline():
