@@ -15,9 +15,10 @@ from typing import Any
 from leakscope.baseline import is_in_range
 
 _OFF = (None, False, "", "0", "-1", "False", "false", 0, 0.0, -1)
-UNLIMITED = 1 << 62  # what an allocator has for "no limit": max_split_size is the largest number there is
+UNLIMITED = 1 << 43  # bytes or MiB; an allocator has the largest number there is for "no limit", no device has so much; ours
 CUDA_LIKE = ("cuda", "recorded")  # providers whose allocator takes every setting of CUDA's; ROCm and XPU take some
 SPLIT = ("max_split_size_mb", "max_split_size")  # as the environment and as a snapshot of the allocator call it
+KEPT = ("pinned_max_cached_size_mb", "pinned_max_cached_size")
 CONF = "PYTORCH_CUDA_ALLOC_CONF"
 # Pools that map their own pages; they do not work with expandable segments (torch_memory_saver's README, vllm#40812).
 OWN_PAGES = ("torch_memory_saver", "vllm", "cumem")
@@ -40,13 +41,19 @@ class Surroundings:
 
     def is_on(self, *names: str) -> bool:
         """True if one of these settings is set to something else than its neutral value."""
-        values = [self.settings.get(name) for name in names]
-        return any(value not in _OFF and not (isinstance(value, int) and value >= UNLIMITED) for value in values)
+        return any(_is_on(self.settings.get(name)) for name in names)
 
     def has(self, *names: str) -> bool:
         """True if a package or library of one of these names is loaded; `libnccl` is that of `libnccl.so.2` as well."""
         return any(name == each or each.startswith((f"{name}.", f"{name}-", f"{name}_allocator", f"lib{name}"))
                    for name in names for each in self.loaded)
+
+
+def _is_on(value: Any) -> bool:
+    """True for a value that is not neutral; of a setting for each size (a dict) one is enough."""
+    if isinstance(value, Mapping):
+        return any(map(_is_on, value.values()))
+    return value not in _OFF and not (isinstance(value, int) and value >= UNLIMITED)
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ TABLE = (
     Advice("pinned", f"pinned_max_round_threshold_mb in {CONF} ends rounding up to powers of two for large blocks.",
            versions=">=2.13", off=("pinned_max_round_threshold_mb",)),
     Advice("pinned", f"pinned_max_cached_size_mb in {CONF} bounds what is kept.", versions=">=2.13",
-           off=("pinned_max_cached_size_mb",)),
+           off=KEPT),
     Advice("pinned", "A torch of 2.12 can give it back on request, one of 2.13 can bound it: upgrade.", versions="<2.12"),
     # 21 tensors that other processes have open
     Advice("ipc", "Let go of received tensors in the consumer before the producer goes on, or send a copy on the CPU."),

@@ -7,8 +7,9 @@ something else that was counted goes along with the term, low where there is not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from leakscope import plugins
 from leakscope.analyse import layers, memory
@@ -81,10 +82,11 @@ def finding(case: Case, device: Device, rule: Rule, cause: Cause, remedy: str) -
     term = device.terms[cause.term]
     explained = min(cause.bytes, term.growth.bytes) if term.growth else cause.bytes
     part = memory.ratio(explained, term.growth_bytes)
-    share = None if device.growth is None else memory.ratio(explained, device.growth.bytes)
+    whole = _whole(device, cause.term)
+    share = None if whole is None else memory.ratio(explained, whole.bytes)
     of_term = () if part is None else (f"that is {part:.0%} of the growth of the term \"{TERM_WORDS[cause.term]}\", "
                                        f"{bytes_text(term.growth_bytes or 0, signed=True)} on {device.name}",)
-    doubts = (*cause.doubts, *_not_measured(device, cause.term))
+    doubts = (*cause.doubts, *_flat(device, cause.term), *_not_measured(device, cause.term))
     slope, per_work = (term.growth.slope, term.growth.per_work) if term.growth else (None, None)
     return Finding(rule, _confidence(device, cause, term.growth), device.name, cause.owner, None, cause.type,
                    pid=int(case.info.get("pid", 0)), object_count=cause.count, growth_bytes={device.name: explained},
@@ -119,7 +121,18 @@ def _confidence(device: Device, cause: Cause, growth: TermGrowth | None) -> Conf
     may_be_chance = growth is None or not growth.is_steady
     if is_vague or may_be_chance and not cause.is_direct:  # what comes in steps is steady by their number, not by its slope
         step -= 1
-    return steps[max(0, step)]
+    return Confidence.LOW if any(_flat(device, cause.term)) else steps[max(0, step)]
+
+
+def _whole(device: Device, term: str) -> TermGrowth | None:
+    """The growth of what a term is a part of: all that is used, also where it is known from the whole device only."""
+    return device.wholes["used"].growth if term == "outside" else device.growth
+
+
+def _flat(device: Device, term: str) -> Iterator[str]:
+    """That the device as a whole did not grow with a term: then it took the place of something else."""
+    if device.terms[term].growth is not None and _whole(device, term) is None:
+        yield f"what is used of {device.name} did not grow as a whole in the judged part of the run"
 
 
 def _not_measured(device: Device, term: str) -> Iterator[str]:
@@ -202,12 +215,18 @@ def remedy(case: Case, device: Device, *topics: str) -> str:
 # --- the other classes ---------------------------------------------------------------------------------------------------
 
 
-def told(case: Case, codes: Iterable[str]) -> list[Finding]:
-    """The findings of other detectors of devices, by the codes of their rules."""
-    wanted = frozenset(codes)
+_told: WeakKeyDictionary[Case, dict[str, list[Finding]]] = WeakKeyDictionary()
+
+
+def told(case: Case, codes: Collection[str]) -> list[Finding]:
+    """The findings of other detectors of devices, by the codes of their rules; each is asked once a case."""
+    known = _told.setdefault(case, {})
     detectors = plugins.load("leakscope.detectors", ("RULE", "detect")).values() if case.devices else ()
-    return [each for detector in detectors if detector.RULE.code in wanted
-            for each in detector.detect(case) if isinstance(each, Finding)]
+    for detector in detectors:
+        code = detector.RULE.code
+        if code in codes and code not in known:
+            known[code] = [each for each in detector.detect(case) if isinstance(each, Finding)]
+    return [each for code in codes for each in known.get(code, ())]
 
 
 def explained_bytes(findings: Iterable[Finding], device: Device, term: str) -> int:

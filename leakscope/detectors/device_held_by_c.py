@@ -24,6 +24,7 @@ from leakscope.model import Dismissed, Finding, Rule
 from leakscope.units import bytes_text, count_text
 
 RULE = Rule("LS410", "device-held-by-c", "Device memory that only C++ code holds grows")
+KNOWN = ("LS406", "LS409")  # rules that may explain such blocks: those of captured graphs, what autograd has saved
 BUCKET_BYTES = 25 << 20  # DistributedDataParallel, bucket_cap_mb; the first bucket is smaller, a large parameter is alone
 BUCKET_SPREAD = 0.2  # of that size: buckets end at the border of a parameter; ours
 
@@ -32,8 +33,9 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield one finding a device, or what has stopped growing."""
     for device, growth in _devices.grown(case, "allocated_unowned"):
         allocated = device.wholes["allocated"].growth_bytes
-        if growth.bytes >= _devices.LEAST_SHARE * max(0, allocated or 0) and not is_shared(case, device):
-            yield _finding(case, device, growth.bytes)
+        rest = growth.bytes - _devices.explained_bytes(_devices.told(case, KNOWN), device, "allocated_unowned")
+        if rest >= _devices.LEAST_SHARE * max(0, allocated or 0) and not is_shared(case, device):
+            yield _finding(case, device, rest)
     for device, size in _devices.ended(case, "allocated_unowned"):
         yield _devices.levelled(device, "allocated_unowned", "blocks that C++ code holds",
                                 f"{bytes_text(size)} came, such as buckets, buffers of communication and saved tensors")

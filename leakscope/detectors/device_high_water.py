@@ -4,7 +4,7 @@ What a program once used and freed stays with the allocator, since to ask the dr
 used. It is used again, and it does not become more: it is as large as the largest moment was.
 
 **Found by** free segments that are half of what the allocator took more, while what is allocated does not grow and they have
-stopped growing. Always a dismissal, with the peak and when it came.
+stopped growing; or that came in the start-up of the run and stayed. Always a dismissal, with the peak and when it came.
 
 **Remedy.** None is needed. Where another process needs the room: `torch.cuda.empty_cache()` at quiet moments, a bound on the
 batch, or a `torch.cuda.MemPool` for rare spikes.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from leakscope.analyse import waterfall
 from leakscope.analyse.devices import Device
 from leakscope.case import Case
 from leakscope.detectors import _devices
@@ -26,13 +27,28 @@ ALLOCATED = ("allocated_owned", "workspaces", "allocated_unowned")
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield the high water of each device."""
-    for device, size in _devices.ended(case, "releasable"):
-        reserved = device.wholes["reserved"].growth_bytes
+    for device in case.devices:
+        size = _came_once(device)
         is_flat = all(device.terms[name].growth is None for name in ALLOCATED)
-        if is_flat and size >= _devices.LEAST_SHARE * max(0, reserved or 0):
+        if size and is_flat:
             why = (f"{_devices.HIGH_WATER}: {bytes_text(size)} more are free and kept for the next time{_peak(device)}; "
                    f"{_devices.remedy(case, device, 'high-water')}")
             yield Dismissed(f"free segments on {device.name}", why.rstrip("."), "", size, device.name)
+
+
+def _came_once(device: Device) -> int:
+    """How many bytes of free segments came and stayed, in the judged part of the run or in its start-up; 0 where few did."""
+    term = device.terms["releasable"]
+    if term.has_ended:
+        size, reserved = term.growth_bytes or 0, device.wholes["reserved"].growth_bytes or 0
+        return size if size >= _devices.LEAST_SHARE * reserved else 0
+    late = device.window.tail.inside(term.points)
+    if term.growth is not None or not late:
+        return 0
+    least = min(value for _, value in late)
+    size = int(least - term.points[0][1])
+    has_come = size >= max(waterfall.least_growth(device.total_bytes), _devices.LEAST_SHARE * late[-1][1])
+    return size if has_come else 0
 
 
 def _peak(device: Device) -> str:

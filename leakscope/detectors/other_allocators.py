@@ -20,11 +20,12 @@ from leakscope.model import Dismissed, Finding, Rule
 from leakscope.units import bytes_text
 
 RULE = Rule("LS419", "other-allocators", "Device memory grows outside of PyTorch's allocator")
-# Packages and shared objects that allocate on the device past PyTorch; knowledge page, 5.2, class 19, and JAX and TensorFlow.
-ALLOCATORS = {"cupy": "CuPy", "cupy_backends": "CuPy", "tensorrt": "TensorRT", "libnvinfer": "TensorRT",
-              "onnxruntime": "ONNX Runtime", "nvidia.dali": "DALI", "libdali": "DALI", "rmm": "RMM", "librmm": "RMM",
-              "torch_memory_saver": "torch_memory_saver", "cumem": "vLLM's cumem pool", "jax": "JAX", "jaxlib": "JAX",
-              "tensorflow": "TensorFlow", "numba": "Numba", "pycuda": "PyCUDA"}
+# Modules and shared objects that allocate on the device past PyTorch: knowledge page, 5.2, class 19; the last lines are ours.
+ALLOCATORS = {"cupy": "CuPy", "tensorrt": "TensorRT", "libnvinfer": "TensorRT", "onnxruntime": "ONNX Runtime",
+              "libonnxruntime": "ONNX Runtime", "nvidia.dali": "DALI", "libdali": "DALI", "rmm": "RMM", "librmm": "RMM",
+              "torch_memory_saver": "torch_memory_saver",
+              "jaxlib": "JAX", "tensorflow": "TensorFlow", "numba.cuda": "Numba", "pycuda": "PyCUDA",
+              "libnvshmem": "NVSHMEM"}
 EXPLAINING = ("LS404", "LS406", "LS418")  # classes that may have memory outside of the allocator
 
 

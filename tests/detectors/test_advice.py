@@ -59,6 +59,14 @@ def test_a_setting_at_its_neutral_value_is_off(value):
     assert "max_split_size_mb" in text
 
 
+def test_a_setting_for_each_size_is_on_where_one_of_them_is():
+    neutral = Surroundings(settings={"roundup_power2_divisions": {"256": 0, "512": 0}})
+    assert "roundup" not in remedy(neutral, "rounding")
+    for value in ({"256": 0, "512": 4}, "[256:1;>:4]", 4):
+        around = Surroundings(settings={"roundup_power2_divisions": value})
+        assert "Take roundup_power2_divisions out" in remedy(around, "rounding")
+
+
 @pytest.mark.parametrize("library", ["torch_memory_saver", "vllm", "cumem_allocator", "torch_memory_saver.abi3"])
 def test_pools_with_pages_of_their_own_exclude_expandable_segments(library):
     assert "expandable" not in remedy(Surroundings(versions={"torch": "2.13.0"}, loaded=frozenset({library})), "fragmentation")

@@ -88,6 +88,11 @@ def test_free_segments_that_grow_on_or_did_not_grow_are_no_high_water(releasable
     assert of(device_high_water, watched(releasable=releasable)) == []
 
 
+def test_what_came_in_the_start_up_and_stayed_is_told_too():
+    (what,) = of(device_high_water, watched(releasable=lambda t: (1500 if t > 6 else 40) * MIB, allocated_owned=300 * MIB))
+    assert what.growth_bytes == 1460 * MIB
+
+
 def test_beside_tensors_that_grow_there_is_no_high_water():
     assert of(device_high_water, watched(releasable=plateau(1600), allocated_owned=ramp(900))) == []
 

@@ -302,6 +302,12 @@ def test_use_that_is_only_known_from_the_whole_device_lowers_confidence():
     assert any("only known from the use of the whole device" in doubt for doubt in vague.doubts)
 
 
+def test_a_term_that_takes_the_place_of_another_is_no_claim():
+    (found,) = findings(deferred_frees, watched(pending=ramp(400), releasable=lambda t: (900 - 4 * t) * MIB,
+                                                snapshots=waiting(1, 20, 40)))
+    assert found.confidence is Confidence.LOW and any("did not grow as a whole" in doubt for doubt in found.doubts)
+
+
 def test_what_was_not_measured_is_a_doubt():
     (found,) = findings(deferred_frees, watched(pending=ramp(400), outside=None))
     assert any("(NVML)" in doubt and "the map of its blocks" in doubt for doubt in found.doubts)
