@@ -109,9 +109,14 @@ def fit(blocks: Blocks, device: int, request: int, stream: int = 0, pool: tuple[
 
 
 def fit_of_oom(blocks: Blocks) -> tuple[int, Fit] | None:
-    """Return the device (its code) and the fit of the request that ran out of memory; None where none was recorded."""
+    """Return the device (its code) and the fit of the request that ran out of memory.
+
+    None where none was recorded, or where the map is of a later moment (`is_last` false: heap/memory_pickle.py).
+    """
     oom = blocks.info.get("oom")
-    if not isinstance(oom, dict) or not isinstance(oom.get("requested_bytes"), int) or oom["requested_bytes"] <= 0:
+    if not isinstance(oom, dict) or oom.get("is_last") is False:
+        return None
+    if not isinstance(oom.get("requested_bytes"), int) or oom["requested_bytes"] <= 0:
         return None
     ordinal, stream, pool = oom.get("device"), oom.get("stream"), oom.get("pool")
     code = next((code for code, each in zip(blocks.device_codes, blocks.device_ordinals, strict=True) if each == ordinal), None)

@@ -86,6 +86,12 @@ class HeapGraph:
     storage_address: Array = field(default_factory=lambda: np.zeros(0, "<u8"))
     block_site: Array = field(default_factory=lambda: np.zeros(0, "<u4"))
 
+    @classmethod
+    def empty(cls, devices: dict[str, Any] | None = None) -> HeapGraph:
+        """A graph without nodes: that of a map of device memory alone, of which nobody knows the objects."""
+        columns = {name: np.zeros(int(name == "edge_start"), dtype) for name, dtype in layout.COLUMNS.items()}
+        return cls(**columns, strings=[""], types=[], devices=devices)
+
     def load(self) -> HeapGraph:
         """Itself: it stands where a snapshot on disk may stand, too (heap/load.py)."""
         return self
