@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from leakscope.analyse import cohorts as births
-from leakscope.analyse import coverage, cuts, footprint, kin, native_sites, settle, work
+from leakscope.analyse import coverage, cuts, evidence, footprint, kin, native_sites, settle, work
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
@@ -425,6 +425,12 @@ class Case:
     def device(self, name: str) -> Device | None:
         """The device of that name; None for the host, and where it was not seen."""
         return next((device for device in self.devices if device.name == name), None)
+
+    def share_of_growth(self, on: str, growth_bytes: int) -> float | None:
+        """The part of the growth between the snapshots, of the process or `on` a device, that so many bytes are; at most 1."""
+        if (device := self.device(on)) is None:
+            return evidence.share_of_growth(self.trend and self.trend.slope, self.times_s, growth_bytes)
+        return evidence.share_of_growth(device.slope, self.times_s, growth_bytes)
 
     def has_stalled(self, node_growth: int, on: str = "host") -> bool:
         """True if what grew by so many objects between the snapshots grows no more: the last third of the run shows it.

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.analyse import coverage, settle
+from leakscope.analyse import coverage, settle, waterfall
 from leakscope.analyse.cohorts import Cohorts
 from leakscope.analyse.cuts import Cut
-from leakscope.analyse.trend import grew_in_every_interval
+from leakscope.analyse.trend import grew_in_every_interval, theil_sen
 from leakscope.case import Case
 from leakscope.model import EVIDENCE_BITS, Confidence, Finding, Rate
 from leakscope.units import bytes_text, count_text, seconds_text
@@ -34,7 +34,8 @@ _KNOWN_AND_GROWING = frozenset("GREK")
 class Facts:
     """What a detector found out about something that grows; None: not known.
 
-    `counts` in each compared snapshot, of `unit` entries or bytes; `outlived_ratio`: the part that survived the pauses.
+    `counts` in each compared snapshot, of `unit` entries or bytes; `outlived_ratio`: the part that survived the pauses;
+    `device`: where `growth_bytes` lie.
     """
 
     growth_bytes: int
@@ -45,12 +46,13 @@ class Facts:
     outlived_ratio: float | None = None
     cohorts: Cohorts | None = None
     cut: Cut | None = None
+    device: str = "host"
 
 
 def bits(case: Case, facts: Facts) -> tuple[tuple[str, str], ...]:
     """Return the bits that hold, in the order of EVIDENCE_BITS, each with its number."""
-    found = {"G": _grew(facts), "R": rises(case), "S": _stays(facts, case), "E": _every_epoch(facts), "D": _dead(facts),
-             "C": _frees(facts), "A": _not_ours(case, facts.growth_bytes)}
+    found = {"G": _grew(facts), "R": rises(case, facts.device), "S": _stays(facts, case), "E": _every_epoch(facts),
+             "D": _dead(facts), "C": _frees(facts), "A": _not_ours(case, facts.growth_bytes)}
     return tuple((bit, text) for bit in EVIDENCE_BITS if (text := found.get(bit, "")))
 
 
@@ -65,14 +67,19 @@ def _grew(facts: Facts) -> str:
     return f"it grew in all intervals but {stalls} ({facts.unit}): {chain}"
 
 
-def rises(case: Case) -> str:
-    """That the rate of the process is above zero, with its interval; empty where it may be zero."""
-    slope = case.trend.slope if case.trend else None
+def rises(case: Case, on: str = "host") -> str:
+    """That the rate of the process, or of what is allocated on a device, is above zero; empty where it may be zero."""
+    device = case.device(on)
+    slope, points = case.trend.slope if case.trend else None, case.memory.points
+    if device is not None:
+        points = device.wholes["allocated"].points
+        slope = theil_sen(device.window.inside(points))
     if slope is None or slope.low is None or slope.high is None or slope.low <= 0:
         return ""
-    text = (f"the memory of the process rises by {bytes_text(slope.value)} a second (95 %: {bytes_text(slope.low)} to "
+    what = "the memory of the process" if device is None else f"what is allocated on {on}"
+    text = (f"{what} rises by {bytes_text(slope.value)} a second (95 %: {bytes_text(slope.low)} to "
             f"{bytes_text(slope.high)})")
-    each = case.per_work(case.memory.points)
+    each = case.per_work(points)
     if each is None or each.low is None or each.low <= 0:
         return text
     return f"{text}, {bytes_text(each.value)} per {case.unit_of_work}"
@@ -126,13 +133,17 @@ def confidence(found: Sequence[tuple[str, str]], facts: Facts) -> Confidence:
     return Confidence.MEDIUM
 
 
-def caps(case: Case, growth_bytes: int) -> list[str]:
-    """Why nothing is more than "medium" in this case, as doubts; empty if nothing is in the way."""
+def caps(case: Case, growth_bytes: int, on: str = "host") -> list[str]:
+    """Why nothing is more than "medium" in this case, as doubts; empty if nothing is in the way.
+
+    `on`: the device on which the `growth_bytes` lie.
+    """
     found = []
-    if case.coverage_ratio is not None and case.coverage_ratio < coverage.LEAST_COVERED:
+    if on == "host" and case.coverage_ratio is not None and case.coverage_ratio < coverage.LEAST_COVERED:
         found.append(f"the layers explain only {case.coverage_ratio:.0%} of the growth of the process")
-    if case.compared and case.full_collections == 0 and case.garbage_bytes[-1] >= GARBAGE_SHARE * growth_bytes:
-        found.append(f"no full collection ran between the snapshots, and {bytes_text(case.garbage_bytes[-1])} wait for one")
+    waiting = case.garbage_on(on)[-1] if case.compared else 0
+    if case.compared and case.full_collections == 0 and waiting >= GARBAGE_SHARE * growth_bytes:
+        found.append(f"no full collection ran between the snapshots, and {bytes_text(waiting)} wait for one")
     if len(case.compared) == 2:
         found.append("only 2 snapshots")
     if (unseen := _unseen_ratio(case)) > DRIFT_SHARE:
@@ -162,24 +173,44 @@ def rates(case: Case, facts: Facts) -> dict[str, Rate | int | None]:
             "unit_bytes": None if facts.unit == "bytes" else round(unit)}
 
 
+def _refuted(case: Case, finding: Finding, on: str, growth_bytes: int) -> str:
+    """Why a finding cannot be claimed, from the layers that grew; empty where it can."""
+    device = case.device(on)
+    if device is None:
+        return coverage.against(case.layers, "python" if finding.path else finding.layer, growth_bytes)
+    if not finding.path:
+        return ""  # what has no objects was found by its term
+    least = min(waterfall.LEAST_BYTES, waterfall.least_growth(device.total_bytes))
+    if growth_bytes < least:
+        return f"{bytes_text(growth_bytes)} matter little on {on}"
+    parts = [device.terms[name].growth_bytes for name in waterfall.PARTS]
+    whole = device.wholes["allocated"].growth_bytes
+    grew = whole if None in parts or finding.cycle else max(0, parts[0] or 0) + max(0, parts[2] or 0)
+    if grew is None or grew >= coverage.LEAST_SUPPORT * growth_bytes:
+        return ""
+    return (f"what tensors have on {on} grew by {bytes_text(grew)} in the judged part of the run, far less than "
+            f"{bytes_text(growth_bytes)}")
+
+
 def completed(case: Case, finding: Finding) -> Finding:
     """Return a finding with what every finding of this case gets: bits that no detector has to ask for, and the caps."""
-    growth = sum(finding.growth_bytes.values())
+    on = finding.layer if case.device(finding.layer) is not None else "host"
+    growth = sum(finding.growth_bytes.values()) if on == "host" else finding.growth_bytes.get(on, 0)
     have = dict(finding.evidence)
     if not have.keys() - {"K"}:
         unit = "bytes" if finding.cycle or finding.object_count is None else "entries"
-        facts = Facts(growth, finding.counts, unit, finding.share_of_growth_ratio)
+        facts = Facts(growth, finding.counts, unit, finding.share_of_growth_ratio, device=on)
         have = {**have, **dict(bits(case, facts))}
         known = {name: value for name, value in rates(case, facts).items() if getattr(finding, name) is None}
         finding = replace(finding, **known)  # type: ignore[arg-type]
     if finding.known and "K" not in have:
         have["K"] = f"a known leak: {finding.known}"
     doubts, level = list(finding.doubts), finding.confidence
-    reasons = [reason for reason in caps(case, growth) if reason not in doubts]
-    if case.follows_load and finding.path is None and case.load is not None:
+    reasons = [reason for reason in caps(case, growth, on) if reason not in doubts]
+    if case.follows_load and finding.path is None and case.load is not None and on == "host":
         reasons.append(f"{case.load.explained_ratio:.0%} of the growth follows the load ({case.load.covariate})")
         level = Confidence.LOW
-    if refuted := coverage.against(case.layers, "python" if finding.path else finding.layer, growth):
+    if refuted := _refuted(case, finding, on, growth):
         reasons.append(refuted)
         level = Confidence.LOW
     if _KNOWN_AND_GROWING <= have.keys() and level is Confidence.LOW:

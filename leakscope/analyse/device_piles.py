@@ -68,6 +68,13 @@ def main_device(growth: dict[str, int]) -> str:
     return max(growth, key=lambda name: (growth[name], name == HOST))
 
 
+def device_of_member(graph: HeapGraph, pile: Accumulation) -> str:
+    """The device on which the tensors lie that pile up, or that each entry holds; `host` where they are the host's."""
+    near = [pile.member_node, *(edge.target for edge in graph.edges_from(pile.member_node, 32))]
+    shown = (edge.target for node in near for edge in graph.edges_from(node, 16) if edge.kind == layout.STORAGE)
+    return next((device_name(code) for node in shown if (code := int(graph.device[node]))), HOST)
+
+
 def shape(graph: HeapGraph, tree: Tree, pile: Accumulation, host_shape: str) -> str:
     """The class of a pile whose bytes lie on a device; `host_shape`: what it would be on the host (analyse/evidence.py)."""
     if host_shape == C_HELD:

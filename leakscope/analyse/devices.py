@@ -28,7 +28,8 @@ from leakscope.analyse import layers, waterfall
 from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.layers import Points, Window
 from leakscope.analyse.ownership import Owned, Ownership
-from leakscope.analyse.waterfall import PARTS, TERMS, WHOLES, Term, TermGrowth
+from leakscope.analyse.trend import Slope, theil_sen
+from leakscope.analyse.waterfall import PARTS, TERMS, Term, TermGrowth
 from leakscope.heap.devices import device_code, device_name
 from leakscope.model import Layer
 
@@ -151,9 +152,19 @@ class Device:
 
     @property
     def measure(self) -> str:
-        """Which of WHOLES stands for the device: what is used where that is well known, else what its allocator holds."""
-        names = WHOLES if self.use_quality in WELL_KNOWN else WHOLES[1:]
-        return next((name for name in names if self.wholes[name].growth_bytes is not None), "reserved")
+        """Which of WHOLES stands for the device: what is used where that is well known, else what its allocator holds.
+
+        Where those stand still because the allocator had room from the start, and more and more of it is taken: that.
+        """
+        names = ("used", "reserved", "allocated") if self.use_quality in WELL_KNOWN else ("reserved", "allocated")
+        known = [name for name in names if self.wholes[name].growth_bytes is not None] or ["reserved"]
+        return next((name for name in known if self.wholes[name].growth is not None), known[0])
+
+    @property
+    def slope(self) -> Slope | None:
+        """Its pace in the judged part of the run, in bytes a second, whether its growth matters or not."""
+        growth = self.growth
+        return growth.slope if growth else theil_sen(self.window.inside(self.wholes[self.measure].points))
 
     @property
     def growth(self) -> TermGrowth | None:

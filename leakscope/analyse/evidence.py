@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from leakscope.analyse import naming, retention
 from leakscope.analyse.growth import Accumulation, Growth, PathTable, below_classes
-from leakscope.analyse.layers import MemoryTrend
 from leakscope.analyse.paths import Tree
 from leakscope.analyse.retention import Retention
 from leakscope.analyse.sites import Wanted
+from leakscope.analyse.trend import Slope
 from leakscope.heap import layout
 from leakscope.heap.graph import HeapGraph
 from leakscope.model import Layer, Path
@@ -161,11 +161,11 @@ def _is_extension_type(graph: HeapGraph, node: int) -> bool:
     return "h" not in name.flags and top not in ("builtins", "", "numpy", "_io") and not naming.is_stdlib(name.module)
 
 
-def share_of_growth(trend: MemoryTrend | None, times_s: Sequence[float], growth_bytes: int) -> float | None:
-    """The part of the growth of private memory between the snapshots that a pile accounts for, at most 1."""
-    if trend is None or trend.slope is None or trend.slope.value <= 0 or len(times_s) < 2:
+def share_of_growth(slope: Slope | None, times_s: Sequence[float], growth_bytes: int) -> float | None:
+    """The part of a growth of memory, at so many bytes a second, between the snapshots that a pile accounts for, at most 1."""
+    if slope is None or slope.value <= 0 or len(times_s) < 2:
         return None
-    total = trend.slope.value * (times_s[-1] - times_s[0])
+    total = slope.value * (times_s[-1] - times_s[0])
     return min(1.0, growth_bytes / total) if total > 0 else None
 
 

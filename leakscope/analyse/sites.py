@@ -24,6 +24,7 @@ from leakscope.units import count_text
 
 MOST_SITES = 5
 FEW_SAMPLES = 3  # fewer say where something was made, not where most was; ours
+RECORDED_SHARE = 0.5  # of the bytes a device's allocator has to have recorded, to say where all were made; ours
 STORED_SHARE = 0.5  # of the bytes lie in storages: then a sample has to be of an object that shows one; ours
 _LIBRARY_FILE = re.compile(r"^<|(?:^|/)(?:site-packages|dist-packages|python3\.\d+)/")
 _LIBRARY_LABEL = re.compile(r"(?:site-packages|dist-packages|python3\.\d+)/(\S+?\.py)")
@@ -99,6 +100,9 @@ class Origins:
 
     def of(self, wanted: Wanted) -> Origin:
         """Return where the objects of a finding were made; empty where nothing is known."""
+        recorded = self._recorded(wanted.nodes)
+        if recorded.places:
+            return recorded
         if not len(self.node):
             return self._traced(wanted.nodes)
         for samples, is_of_these, words in self._bases(wanted):
@@ -111,6 +115,22 @@ class Origins:
             return Origin()
         return Origin(_locations(places), (), ("its allocation site is a guess: none of these objects was sampled, and the "
                                                "live memory of the process grew most there",))
+
+    def _recorded(self, nodes: Array) -> Origin:
+        """The origin by the frames that a device's allocator recorded for each block: no estimate. Empty for other memory."""
+        graph = self.graph
+        if not len(graph.block_site):
+            return Origin()
+        weights = graph.shallow_bytes[nodes].astype(np.float64)
+        sizes = np.bincount(graph.block_site[nodes], weights=weights, minlength=len(graph.sites))
+        sizes[0] = 0
+        places = _places(graph, self.libraries, sizes)
+        if places.total() < RECORDED_SHARE * weights.sum():
+            return Origin()
+        found = _locations(places)
+        share = sum(size for place, size in places.items() if place[:2] == (found[0].file, found[0].function)) / places.total()
+        return Origin(found, (f"its allocation site is exact: the device's allocator recorded where each block was made, "
+                              f"{share:.0%} of the bytes in {found[0].function}",))
 
     @cached_property
     def growth(self) -> Counter[Place]:

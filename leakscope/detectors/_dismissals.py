@@ -56,20 +56,22 @@ def is_far(case: Case, bound: Bound) -> bool:
 
 
 def dismissal(case: Case, pile: Accumulation, bound: Bound | None, cohorts: Cohorts | None,
-              outlived_ratio: float | None) -> str:
-    """Why a pile is no leak; empty if it may be one. `bound`: as bound_of says."""
+              outlived_ratio: float | None, device: str = "host") -> str:
+    """Why a pile is no leak; empty if it may be one. `bound`: as bound_of says; `device`: where most of it lies."""
     if bound is not None:
         return str(bound)
     ratio = case.steady(pile.counts)
     if ratio is not None and ratio < PLATEAU_RATIO:
         return (f"it levels off: {arrows(pile.counts)}, the end grows at {max(ratio, 0.0):.0%} of the pace of the start"
                 f"{_filled_at_start(cohorts)}")
-    if case.has_stalled(evidence.node_growth(case.growth, pile)):
-        return "it levels off: the objects of the process hardly grew in the last third of the run"
+    if case.has_stalled(evidence.node_growth(case.growth, pile), device):
+        what = "the objects of the process" if device == "host" else f"what is allocated on {device}"
+        return f"it levels off: {what} hardly grew in the last third of the run"
     if outlived_ratio is not None and outlived_ratio < settle.GONE and case.settled is not None:
         return (f"in flight: {outlived_ratio:.0%} of its growth was left when the load had paused for "
                 f"{seconds_text(case.settled.last.quiet_s)}")
-    return _by_hits(case, pile, cohorts) or _by_births(case, pile, cohorts, ratio) or _by_load(case, cohorts)
+    return _by_hits(case, pile, cohorts) or _by_births(case, pile, cohorts, ratio) or (
+        _by_load(case, cohorts) if device == "host" else "")
 
 
 def arrows(counts: tuple[int, ...]) -> str:

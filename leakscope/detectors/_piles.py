@@ -1,17 +1,18 @@
 """What the detectors of piles share: one accumulation of objects becomes one finding, or is dismissed with its reason.
 
 Each pile has exactly one shape, and each shape one detector: what a person has to do differs (bound the cache, remove the
-listener, drop the traceback), the proof does not.
+listener, drop the traceback), the proof does not. A pile whose bytes lie on a device has a shape of its own, and is measured
+against that device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from leakscope import proof
-from leakscope.analyse import evidence, retention, settle
+from leakscope.analyse import device_piles, evidence, retention, settle
 from leakscope.analyse.cohorts import Cohorts
 from leakscope.analyse.cuts import Cut
 from leakscope.analyse.growth import Accumulation
@@ -28,12 +29,23 @@ MOST_PROVEN = 8  # piles of a case whose births and holders are looked at: each 
 
 @dataclass(frozen=True)
 class Pile:
-    """An accumulation with its names."""
+    """An accumulation with its names.
+
+    `device`: where most of its growth lies; "host", or a device, whose shapes are those of analyse/device_piles.py.
+    `growth`: its growth in bytes by device, without `hidden_bytes`.
+    """
 
     accumulation: Accumulation
     shape: str  # cache | registry | exception | task | listener | buffer | roots | c-held | container
     path: Path
-    hidden_bytes: int  # growth of native memory that these objects may hold
+    hidden_bytes: int  # growth of memory on `device` that these objects may hold: native, or blocks without an owner
+    device: str = device_piles.HOST
+    growth: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def main_growth_bytes(self) -> int:
+        """Its growth on the device where most of it lies."""
+        return self.growth.get(self.device, self.accumulation.growth_bytes) + self.hidden_bytes
 
 
 # Each shape has its detector, and all of them sort out the same piles; a case that is gone takes its own along.
@@ -54,14 +66,22 @@ def _piles(case: Case) -> list[Pile]:
         path = evidence.pile_path(case.last, case.tree(case.last), accumulation)
         if path is None or path.root_kind == "garbage":
             continue
-        hidden = hidden_left if evidence.hides_native(case.last, accumulation) else 0
+        growth = device_piles.growth_by_device(case.last, case.growth, accumulation)
+        device = device_piles.main_device(growth)
         is_graph = evidence.carries_autograd(case.last, accumulation)
+        if is_graph and device == device_piles.HOST:  # a loss is small beside its graph, wherever that lies
+            device = device_piles.device_of_member(case.last, accumulation)
+        is_on_host = device == device_piles.HOST
+        hidden = hidden_left if is_on_host and evidence.hides_native(case.last, accumulation) else 0
         if accumulation.growth_bytes + hidden < LEAST_PILE_BYTES and not is_graph:
             continue
         hidden_left -= hidden
         shape = evidence.shape(case.last, case.tree(case.last), accumulation, path)
-        found.append(Pile(accumulation, shape, path, hidden))
-    return sorted(_with_saved_tensors(case, found), key=lambda pile: -(pile.accumulation.growth_bytes + pile.hidden_bytes))
+        if not is_on_host:
+            shape = device_piles.shape(case.last, case.tree(case.last), accumulation, shape)
+        found.append(Pile(accumulation, shape, path, hidden, device, growth))
+    found = _with_saved_blocks(case, _with_saved_tensors(case, found))
+    return sorted(found, key=lambda pile: -(pile.accumulation.growth_bytes + pile.hidden_bytes))
 
 
 def _with_saved_tensors(case: Case, found: list[Pile]) -> list[Pile]:
@@ -76,21 +96,43 @@ def _with_saved_tensors(case: Case, found: list[Pile]) -> list[Pile]:
     return [replace(pile, hidden_bytes=pile.hidden_bytes + more) if pile is owner else pile for pile in kept]
 
 
+def _with_saved_blocks(case: Case, found: list[Pile]) -> list[Pile]:
+    """Count blocks that no tensor lies in for the first pile on their device whose tensors carry an autograd graph.
+
+    What the graph has saved for the backward pass need not be a tensor that Python ever saw.
+    """
+    given: set[str] = set()
+    result = []
+    for pile in found:
+        device = case.device(pile.device) if pile.shape == device_piles.AUTOGRAD and pile.device not in given else None
+        saved = device.terms["allocated_unowned"].growth if device is not None else None
+        if saved is not None:
+            given.add(pile.device)
+            pile = replace(pile, hidden_bytes=pile.hidden_bytes + saved.bytes)
+        result.append(pile)
+    return result
+
+
 def detect_shape(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[Finding | Dismissed]:
     """Yield a finding, or what was dismissed, for each pile of one shape; both for one whose bound is far away."""
+    yield from (found for _, found in shaped(case, shape, rule, remedy))
+
+
+def shaped(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[tuple[Pile, Finding | Dismissed]]:
+    """Yield the same, each with its pile."""
     for rank, pile in enumerate(piles(case)):
         if pile.shape != shape:
             continue
         cohorts = case.cohorts(pile.accumulation) if rank < MOST_PROVEN else None
         outlived = case.survives_pause(pile.accumulation)
         bound = bound_of(case, pile.accumulation)
-        why = dismissal(case, pile.accumulation, bound, cohorts, outlived)
+        why = dismissal(case, pile.accumulation, bound, cohorts, outlived, pile.device)
         if why:
-            yield Dismissed(what_piles_up(pile), why, pile.path.owner, pile.accumulation.growth_bytes)
+            yield pile, Dismissed(what_piles_up(pile), why, pile.path.owner, pile.accumulation.growth_bytes)
         if not why or bound is not None and is_far(case, bound):
             # a buffer has no entries that its owner could let go of
             cut = case.cut(pile.accumulation) if rank < MOST_PROVEN and not pile.accumulation.is_buffer else None
-            yield finding(case, pile, rule, remedy, Proven(cohorts, outlived, cut, str(bound) if bound else ""))
+            yield pile, finding(case, pile, rule, remedy, Proven(cohorts, outlived, cut, str(bound) if bound else ""))
 
 
 @dataclass(frozen=True)
@@ -112,10 +154,11 @@ def finding(case: Case, pile: Pile, rule: Rule, remedy: str, proven: Proven) -> 
     """Return the finding of a pile."""
     accumulation, cut, cohorts = pile.accumulation, proven.cut, proven.cohorts
     sums = evidence.Proof(case.last, case.growth.table, case.retention, accumulation)
-    growth = accumulation.growth_bytes + pile.hidden_bytes
-    share = evidence.share_of_growth(case.trend, case.times_s, growth)
+    growth = pile.main_growth_bytes
+    share = case.share_of_growth(pile.device, growth)
     rate = case.per_second(accumulation.counts)
-    facts = proof.Facts(growth, accumulation.counts, _unit(pile), share, sums.ended_ratio, proven.outlived_ratio, cohorts, cut)
+    facts = proof.Facts(growth, accumulation.counts, _unit(pile), share, sums.ended_ratio, proven.outlived_ratio, cohorts, cut,
+                        pile.device)
     bits = proof.bits(case, facts)
     others = _others(case, pile, cut)
     reasons, doubts = reasons_and_doubts(case, pile, facts, dict(bits))
@@ -124,15 +167,20 @@ def finding(case: Case, pile: Pile, rule: Rule, remedy: str, proven: Proven) -> 
         doubts.append(_held_twice(cut, others))
     origin = case.origins.of(sums.wanted())
     return Finding(
-        rule=rule, confidence=confidence(case, pile, facts, bits, proven.bound), layer=sums.layer(pile.hidden_bytes),
+        rule=rule, confidence=confidence(case, pile, facts, bits, proven.bound), layer=_layer(pile, sums),
         owner=pile.path.owner, path=pile.path, leaked_type=accumulation.leaked_type, pid=int(case.info.get("pid", 0)),
         object_count=None if accumulation.is_buffer else accumulation.counts[-1],
         objects_per_s=None if rate is None or accumulation.is_buffer else round(rate.value, 3),
-        retained_bytes=sums.retained_bytes, growth_bytes={"host": growth}, share_of_growth_ratio=share,
+        retained_bytes=sums.retained_bytes, growth_bytes={**pile.growth, pile.device: growth}, share_of_growth_ratio=share,
         frees_bytes=_frees(sums.frees_bytes, cut), site=origin.first,
         sites=origin.places, also_held_by=others, reasons=(*reasons, *origin.reasons), doubts=(*doubts, *origin.doubts),
         remedy=remedy, counts=accumulation.counts, evidence=bits, cohorts=() if cohorts is None else cohorts.counts,
         leak_share_bytes=growth if cut is None else cut.share_of(growth), **proof.rates(case, facts))  # type: ignore[arg-type]
+
+
+def _layer(pile: Pile, sums: evidence.Proof) -> str:
+    """Where most of its growth lies."""
+    return sums.layer(pile.hidden_bytes) if pile.device == device_piles.HOST else pile.device
 
 
 def _frees(retained_bytes: int, cut: Cut | None) -> int:
@@ -180,9 +228,13 @@ def reasons_and_doubts(case: Case, pile: Pile, facts: proof.Facts, bits: dict[st
     elif ratio is not None:
         doubts.append(f"the growth slows down: the end grows at {ratio:.0%} of the pace of the start")
     if facts.share_ratio is not None:
-        reasons.append(f"it accounts for {facts.share_ratio:.0%} of the growth of the process")
+        whole = "the process" if pile.device == device_piles.HOST else f"what is used on {pile.device}"
+        reasons.append(f"it accounts for {facts.share_ratio:.0%} of the growth of {whole}")
     reasons += [bits[bit] for bit in "SED" if bit in bits]
-    if pile.hidden_bytes:
+    if pile.hidden_bytes and pile.device != device_piles.HOST:
+        doubts.append(f"{bytes_text(pile.hidden_bytes)} of it are blocks on {pile.device} in which no tensor lies: that the "
+                      "autograd graph of these tensors has saved them is likely, not seen")
+    elif pile.hidden_bytes:
         doubts.append(f"{bytes_text(pile.hidden_bytes)} of native memory grew beside these objects, whose own memory "
                       "cannot be sized from Python")
     if len(counts) < proof.HIGH_SNAPSHOTS:

@@ -16,14 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.analyse import evidence, naming, retention
-from leakscope.analyse.components import Cycle
-from leakscope.analyse.sites import Wanted
 from leakscope.analyse.trend import grew_in_every_interval
 from leakscope.case import Case
-from leakscope.heap import layout
-from leakscope.heap.graph import Array, HeapGraph
-from leakscope.model import Confidence, CycleStep, Dismissed, Finding, Path, Rule, Step
+from leakscope.detectors import _cycles
+from leakscope.model import Dismissed, Finding, Rule
 from leakscope.units import bytes_text, count_text
 
 RULE = Rule("LS201", "garbage-cycles", "Unreachable cycles pile up uncollected")
@@ -39,7 +35,6 @@ LEAST_GARBAGE_BYTES = 256 << 10  # less is the ordinary sawtooth; ours
 TUNED_THRESHOLD = 10_000  # CPython's own are 700 and 2000; services that tune set 50 000 and more
 TUNED_OLD_THRESHOLD = 50  # CPython's own is 10: so many middle collections before a full one
 FROZEN_SHARE = 0.5  # of the garbage: so many more objects were frozen while it grew; ours
-_OBJECT = layout.NODE_KINDS.index("object")
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
@@ -97,53 +92,9 @@ def _frozen_more(case: Case) -> int:
 
 def _findings(case: Case, growth: int, why: str) -> Iterator[Finding]:
     """The cycles that are not freed: all of them, or (without a `why`) those that no collector can see."""
-    graph, inside = case.last, case.garbage
-    sizes = case.garbage_bytes
-    weights = []
-    for cycle in case.garbage_cycles[:20]:
-        below = retention.below(graph, cycle.nodes, inside)
-        weights.append((int(graph.shallow_bytes[below[graph.device[below] == 0]].sum()), cycle))
-    whole = sizes[-1] or 1
-    for size, cycle in sorted(weights, key=lambda each: -each[0])[:5]:
-        part = min(1.0, size / whole)
-        is_hidden = _is_hidden(graph, cycle)
+    for size, cycle in _cycles.heaviest(case, "host"):
+        part = min(1.0, size / (case.garbage_bytes[-1] or 1))
+        is_hidden = _cycles.is_hidden(case.last, cycle)
         if cycle.edges and growth * part >= LEAST_GARBAGE_BYTES / 2 and (why or is_hidden):
-            yield _finding(case, cycle, inside, size, int(growth * part), HIDDEN if is_hidden else why,
-                           HIDDEN_REMEDY if is_hidden else REMEDY)
-
-
-def _is_hidden(graph: HeapGraph, cycle: Cycle) -> bool:
-    """True if the cycle goes through something that is no Python object, such as a node of torch's autograd graph."""
-    return bool(((graph.address[cycle.nodes] == 0) & (graph.kind[cycle.nodes] == _OBJECT)).any())
-
-
-def _finding(case: Case, cycle: Cycle, inside: Array, size: int, growth: int, why: str, remedy: str) -> Finding:
-    graph = case.last
-    shown = naming.name_cycle(graph, cycle.edges)
-    steps = _heaviest_last(case, cycle, shown)
-    owner = " -> ".join(f"{step.type}{step.edge}" for step in steps)
-    unreferenced = ("nothing outside the cycle refers to it",)
-    path = Path(tuple(Step(step.type, step.type, step.edge, "yes", unreferenced) for step in steps), "garbage", owner, owner)
-    share = evidence.share_of_growth(case.trend, case.times_s, growth)
-    arrows = " -> ".join(bytes_text(each) for each in case.garbage_bytes)
-    reasons = [f"unreachable objects keep {arrows}", why]
-    if share is not None:
-        reasons.append(f"it accounts for {share:.0%} of the growth of the process")
-    origin = case.origins.of(Wanted(retention.below(graph, cycle.nodes, inside), cycle.nodes))
-    first = graph.edge(cycle.edges[0]).source
-    return Finding(
-        RULE, Confidence.HIGH if len(case.compared) >= 4 else Confidence.MEDIUM, "python", owner, path,
-        graph.type_name(first), pid=int(case.info.get("pid", 0)), object_count=cycle.count, retained_bytes={"host": size},
-        growth_bytes={"host": growth}, share_of_growth_ratio=share, frees_bytes=size, cycle=steps,
-        site=origin.first, sites=origin.places, reasons=(*reasons, *origin.reasons), doubts=origin.doubts, remedy=remedy,
-        counts=tuple(case.garbage_bytes))
-
-
-def _heaviest_last(case: Case, cycle: Cycle, steps: tuple[CycleStep, ...]) -> tuple[CycleStep, ...]:
-    """The cycle from the object after the one that keeps most: it reads towards what costs the memory."""
-    graph = case.last
-    nodes = [graph.edge(number).source for number in cycle.edges]
-    weights = {node: retention.own_bytes(graph, node, nodes) for node in nodes}
-    heaviest = graph.types[graph.type_id[max(nodes, key=lambda node: weights[node])]].qualname
-    place = next((number for number, step in enumerate(steps) if step.type == heaviest), len(steps) - 1)
-    return steps[place + 1:] + steps[:place + 1]
+            yield _cycles.finding(case, RULE, cycle, size, int(growth * part), HIDDEN if is_hidden else why,
+                                  HIDDEN_REMEDY if is_hidden else REMEDY)
