@@ -97,7 +97,8 @@ def test_a_pile_on_a_device_that_did_not_grow_cannot_be_blamed():
 
 def test_a_pile_of_a_few_bytes_on_a_device_is_no_claim():
     text = TENSORS.replace("1MiB on", "2KiB on") + DEVICE
-    XX)
+    found = findings(piled_tensors, case(text, lambda t: 50 * MIB + t * 20480))
+    assert found and all(each.confidence is Confidence.LOW for each in found)
 
 
 def test_what_was_not_measured_is_a_doubt():
