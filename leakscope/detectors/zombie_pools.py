@@ -6,7 +6,7 @@ change of pytorch#190348: its segments stay reserved for ever, and not one block
 
 **Found by** private pools without a live block in three snapshots in a row, or in two between which segments were given back
 to the driver, of which there are more than graphs and pools among the objects. Blamed only where free segments of the device
-grow; pools that only stay are dismissed with their size.
+grow, and empty pools with them; pools that only stay are dismissed with their size.
 
 **Remedy.** Drop the last reference to the graph or pool, then `torch.cuda.empty_cache()`; a torch with that change.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leakscope.analyse.devices import Device, Seen
+from leakscope.analyse.trend import value_at
 from leakscope.case import Case
 from leakscope.detectors import _devices
 from leakscope.detectors._devices import Cause
@@ -39,23 +40,36 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
 
 def _judged(case: Case, device: Device, pools: Pools, more: int) -> Iterator[Finding | Dismissed]:
     # which of them belong to a live graph is not known: the smallest ones are taken
-    sizes = sorted(pools.values())[:more]
-    first = _devices.seen(device)[0]
-    grown = sum(sizes) - sum(_empty(first, device).get(name, 0) for name in pools)
-    held = f"{count_text(more)} private pools hold {bytes_text(sum(sizes))} and not one live block"
-    if device.terms["releasable"].growth is None or grown < _devices.LEAST_SHARE * device.terms["releasable"].growth.bytes:
+    sizes, live = sorted(pools.values())[:more], _devices.graph_count(case)
+    held = f"{count_text(more)} private pools hold {bytes_text(sum(sizes))} and have not had one live block for long"
+    growth, share = device.terms["releasable"].growth, _share(device, live)
+    if growth is None or share < _devices.LEAST_SHARE:
         if sum(sizes) >= _devices.LEAST_BYTES:
             yield _devices.levelled(device, "releasable", "private pools without a user", f"{held}; they become no more")
         return
-    live = _devices.graph_count(case)
-    reasons = [held, f"they are empty in {count_text(len(_devices.seen(device)))} snapshots",
+    counts = [len(_empty(each, device)) for each in _devices.seen(device)]
+    reasons = [held, f"private pools without a live block, by snapshot: {' -> '.join(map(count_text, counts))}",
                f"the last snapshot shows {count_text(live)} graphs and pools as objects" if live else
                "no graph and no pool of torch.cuda is among the objects of the last snapshot"]
     doubts = ["objects that only C++ holds may still own a pool"] if not live else [
         "which of the empty pools the live graphs and pools own is not known"]
-    cause = Cause("releasable", grown, "private pools of graphs that are gone", "private pool", reasons, doubts,
-                  is_direct=not live, correlates=True, count=more)
+    cause = Cause("releasable", round(share * growth.bytes), "private pools of graphs that are gone", "private pool", reasons,
+                  doubts, is_direct=not live, correlates=True, count=max(0, counts[-1] - live))
     yield _devices.finding(case, device, RULE, cause, _devices.remedy(case, device, "zombie-pool"))
+
+
+def _share(device: Device, live: int) -> float:
+    """The part of the growth of free segments, from the first to the last snapshot, that empty private pools have."""
+    first, last = _devices.seen(device)[0], _devices.seen(device)[-1]
+    points = device.terms["releasable"].points
+    grown = value_at(points, last.t_s) - value_at(points, first.t_s)
+    return min(1.0, (_idle(last, device, live) - _idle(first, device, live)) / grown) if grown > 0 else 0.0
+
+
+def _idle(seen: Seen, device: Device, live: int) -> int:
+    """The bytes of empty private pools, without the largest ones that live graphs may own."""
+    sizes = sorted(_empty(seen, device).values())
+    return sum(sizes[:max(0, len(sizes) - live)])
 
 
 def _zombies(device: Device) -> Pools:
