@@ -15,6 +15,7 @@ from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
 from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
+from leakscope.analyse.device_use import DeviceUse
 from leakscope.analyse.devices import Device, devices_of
 from leakscope.analyse.moved import moved
 from leakscope.analyse.native_sites import NativeGrowth
@@ -91,6 +92,7 @@ class Case:
     damage: list[str] = field(default_factory=list)  # of snapshots that were left out, in whole sentences
     family: Sequence[kin.Relative] = ()  # the other processes of the session
     use_quality: Mapping[str, str] = field(default_factory=dict)  # how well the use of each device is known
+    device_uses: Mapping[str, DeviceUse] = field(default_factory=dict)  # what is used of each device, and by whom
 
     @cached_property
     def program_timeline(self) -> list[Sample]:
@@ -143,7 +145,7 @@ class Case:
     @cached_property
     def coverage_ratio(self) -> float | None:
         """The part of the growth that the layers explain; None where nothing grew."""
-        return coverage.coverage(self.layers).account_ratio
+        return coverage.coverage(self.layers)
 
     @property
     def unit_of_work(self) -> str:

@@ -1,8 +1,8 @@
 """The device fills up, and not by this process.
 
 **Found by** the use of the whole device less what this process uses of it: when that is half of the growth and this process
-itself does not grow. Always a dismissal for this process; processes are told by number, as the driver counts them, and by
-name only where they belong to the session.
+itself does not grow. Always a dismissal for this process; the others are told by number, as the driver counts them, and by
+the name of their executable where it is known.
 
 **Remedy.** Look at the other process; give each its own device, or a bound (`per_process_memory_fraction`, MPS, MIG).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from leakscope.analyse.device_use import Other
 from leakscope.analyse.devices import Device
 from leakscope.analyse.layers import Points
 from leakscope.case import Case
@@ -19,6 +20,7 @@ from leakscope.model import Dismissed, Finding, Rule
 from leakscope.units import bytes_text
 
 RULE = Rule("LS427", "other-processes", "Another process fills the device")
+MOST_TOLD = 3  # processes, those that grew most; ours
 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
@@ -41,9 +43,14 @@ def _others(device: Device) -> Points:
 
 
 def _who(case: Case, device: Device) -> str:
-    """The other processes, as far as somebody said."""
-    own = int(case.info.get("pid", 0))
-    listed = [pid for pid in device.info.get("other_pids") or () if isinstance(pid, int) and pid != own]
-    family = {each.pid for each in case.family}
-    words = [f"process {pid}" + (" of this session" if pid in family else "") for pid in listed]
-    return f" ({', '.join(words)})" if words else ""
+    """The other processes that use more than when they were first seen, or of which nobody said how much they use."""
+    use = case.device_uses.get(device.name)
+    words = [_words(each) for each in (use.other_processes if use else ())
+             if each.first_bytes is None or each.last_bytes is None or each.last_bytes > each.first_bytes][:MOST_TOLD]
+    return f"; of them {', '.join(words)}" if words else ""
+
+
+def _words(other: Other) -> str:
+    grown = None if other.first_bytes is None or other.last_bytes is None else other.last_bytes - other.first_bytes
+    name = f" ({other.name})" if other.name else ""
+    return f"process {other.pid}{name}" + (f" {bytes_text(grown, signed=True)}" if grown is not None else "")

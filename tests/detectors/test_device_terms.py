@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from leakscope.analyse import staircase
+from leakscope.analyse.device_use import DeviceUse, Other
 from leakscope.analyse.kin import Relative
 from leakscope.detectors import (
     allocator_churn,
@@ -239,13 +240,18 @@ def test_few_calls_of_the_driver_are_no_churn(columns):
 
 def shared(others, **terms):
     own = terms.get("allocated_owned", lambda t: 300 * MIB)
-    return watched(columns={"used_bytes": lambda t: others(t) + own(t)}, allocated_owned=own, info={"other_pids": [7, 99]},
+    return watched(columns={"used_bytes": lambda t: others(t) + own(t)}, allocated_owned=own,
                    quality=terms.get("quality", "exact"))
 
 
 def test_another_process_that_fills_the_device_is_dismissed_with_its_number():
-    (what,) = of(other_processes, shared(ramp(9000)))
-    assert what.why.startswith("another process: ") and what.why.endswith("this process has 0 B (process 99)")
+    case = shared(ramp(9000))
+    assert of(other_processes, case)[0].why.endswith("this process has 0 B")
+    listed = (Other(99, "python3.11", MIB, 9 * GIB), Other(98, None, None, None), Other(97, "Xorg", MIB, MIB))
+    case.device_uses = {"cuda:0": DeviceUse("cuda:0", "exact", "by its pid", other_processes=listed)}
+    (what,) = of(other_processes, case)
+    assert what.why.startswith("another process: ") and what.why.endswith(
+        "this process has 0 B; of them process 99 (python3.11) +9.0 GiB, process 98")
 
 
 @pytest.mark.parametrize("others", [plateau(900), noisy(200), lambda t: 5.0 * GIB])
