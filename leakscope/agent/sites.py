@@ -356,10 +356,15 @@ def read_objects(read):
     thresholds = gc.get_threshold()
     gc.set_threshold(0, *thresholds[1:])
     try:
-        return _read_levels(read, gc.get_objects() + list(dict.values(sys.modules)))
+        return _read_levels(read, starts())
     finally:
         if gc.get_threshold() == (0, *thresholds[1:]):  # else the target set its own meanwhile, and that stays
             gc.set_threshold(*thresholds)
+
+
+def starts():
+    """Return where reading begins: what the collector lists, and the modules."""
+    return gc.get_objects() + list(dict.values(sys.modules))
 
 
 def _read_levels(read, level):

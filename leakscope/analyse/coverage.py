@@ -7,7 +7,6 @@ A heap report that covers part of the growth says nothing of the rest (dotnet/di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from leakscope.model import Layer
 from leakscope.units import bytes_text
@@ -20,18 +19,6 @@ _LAYERS_OF = {"python": ("python", "native", "mapped"), "native": ("native",), "
               "mapped": ("mapped",)}
 
 
-class Coverage(NamedTuple):
-    """Parts, 0 to 1, of the growth of a process: that its layers explain, and that lies in objects. None: it did not grow."""
-
-    account_ratio: float | None
-    graph_ratio: float | None
-
-    @property
-    def is_low(self) -> bool:
-        """True if too much of the growth is unexplained for a verdict of high confidence."""
-        return self.account_ratio is not None and self.account_ratio < LEAST_COVERED
-
-
 def growth_of(layers: Sequence[Layer], name: str) -> int | None:
     """The growth of one layer in bytes; None if it was not measured."""
     return next((each.growth_bytes for each in layers if each.name == name), None)
@@ -42,13 +29,15 @@ def term_of(layers: Sequence[Layer], name: str, term: str) -> int | None:
     return next((each.terms.get(term) for each in layers if each.name == name), None)
 
 
-def coverage(layers: Sequence[Layer]) -> Coverage:
-    """Return what the account (analyse/layers.py) explains."""
-    total, rest, python = (growth_of(layers, name) for name in ("total", "unexplained", "python"))
-    if not total or total < CLAIM_BYTES:
-        return Coverage(None, None)
-    explained = None if rest is None else round(min(1.0, max(0.0, 1 - abs(rest) / total)), 3)
-    return Coverage(explained, None if python is None else round(min(1.0, max(0.0, python / total)), 3))
+def coverage(layers: Sequence[Layer]) -> float | None:
+    """Return which part of the growth of a process, 0 to 1, its layers explain (analyse/layers.py).
+
+    None: it did not grow, or what is unexplained is not known.
+    """
+    total, rest = growth_of(layers, "total"), growth_of(layers, "unexplained")
+    if not total or total < CLAIM_BYTES or rest is None:
+        return None
+    return round(min(1.0, max(0.0, 1 - abs(rest) / total)), 3)
 
 
 def against(layers: Sequence[Layer], layer: str, growth_bytes: int) -> str:

@@ -121,9 +121,14 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tracemalloc", raising=False)
 
 
+HEAP: list[object] = []  # what there is, as far as the windows of `traced` know: to read all that pytest holds takes seconds
+
+
 @pytest.fixture
-def traced(unloaded: None) -> Iterator[sites.Windows]:
-    """Windows over the real tracemalloc, the first one open."""
+def traced(unloaded: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[sites.Windows]:
+    """Windows over the real tracemalloc and the objects of HEAP, the first one open."""
+    monkeypatch.setattr(sites, "starts", lambda: [HEAP])
+    monkeypatch.setattr(sys.modules[__name__], "HEAP", [])
     windows = sites.Windows(1, None, lambda note: None)
     windows.open()
     yield windows
@@ -140,6 +145,7 @@ def begin(windows: sites.Windows) -> sites.Tracer:
 
 def functions_of(windows: sites.Windows, things: list[object], now_ns: int = SECOND) -> list[str | None]:
     """Take the sites of some objects as a snapshot would, and return the function of each."""
+    HEAP[:] = things
     tracer = begin(windows)
     rows, table = tracer([*things, *(value for value in globals().values() if callable(value))])
     windows.snapshot_taken(now_ns)
@@ -193,7 +199,7 @@ def test_sites_known_from_earlier_windows_are_carried_over(traced: sites.Windows
 
 
 def test_what_is_born_while_nobody_traces_has_no_site(traced: sites.Windows) -> None:
-    first = make_order()
+    first = HEAP[:] = make_order()
     tracer = begin(traced)
     second = make_other()
     tracer(first)
@@ -214,25 +220,34 @@ def test_known_sites_hold_no_object_alive(traced: sites.Windows) -> None:
         pass
 
     order = Order()
-    functions_of(traced, [order])
+    assert functions_of(traced, [order]) == ["test_known_sites_hold_no_object_alive"]
     gone = weakref.ref(order)
+    HEAP.clear()
     del order
     assert gone() is None
 
 
-def test_objects_below_frozen_modules_are_read(traced: sites.Windows, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"tensor": bytes(900)}
-    monkeypatch.setattr(sys.modules[__name__], "ROWS", rows, raising=False)
+def test_reading_begins_with_what_the_collector_lists_and_the_modules_that_are_frozen() -> None:
+    fresh = [bytes(900)]
     gc.freeze()
     try:
-        assert functions_of(traced, [rows["tensor"]]) == ["test_objects_below_frozen_modules_are_read"]
+        listed = sites.starts()
     finally:
         gc.unfreeze()
+    assert any(thing is sys.modules[__name__] for thing in listed)
+    assert any(thing is fresh for thing in sites.starts())
+
+
+def test_objects_below_frozen_modules_are_read(traced: sites.Windows, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = type(sys)("shop")
+    made.rows = {"tensor": bytes(900)}  # type: ignore[attr-defined]
+    monkeypatch.setattr(sites, "starts", lambda: [made])
+    assert functions_of(traced, [made.rows["tensor"]]) == ["test_objects_below_frozen_modules_are_read"]
 
 
 def test_the_collector_has_its_thresholds_back_after_the_tracebacks_were_read(traced: sites.Windows) -> None:
     before = gc.get_threshold()
-    seen = []
+    seen: list[int] = []
     sites.read_objects(lambda thing: seen.append(gc.get_threshold()[0]))
     assert set(seen) == {0} and gc.get_threshold() == before
 

@@ -13,21 +13,14 @@ def account(**growth):
     return tuple(Layer(name.replace("_", "-"), size) for name, size in growth.items())
 
 
-def test_coverage_is_what_is_not_unexplained_and_what_lies_in_objects():
-    found = coverage.coverage(account(total=100 * MIB, python=60 * MIB, native=25 * MIB, unexplained=15 * MIB))
-    assert found == (0.85, 0.6)
-    assert not found.is_low
+def test_coverage_is_what_is_not_unexplained():
+    assert coverage.coverage(account(total=100 * MIB, python=60 * MIB, native=25 * MIB, unexplained=15 * MIB)) == 0.85
 
 
-def test_growth_that_is_mostly_unexplained_is_of_low_coverage():
-    assert coverage.coverage(account(total=100 * MIB, python=10 * MIB, unexplained=60 * MIB)).is_low
-
-
-@pytest.mark.parametrize("layers", [(), account(total=None), account(total=1000, python=5, unexplained=0), account(total=-MIB)])
-def test_of_what_did_not_grow_no_coverage_is_told(layers):
-    found = coverage.coverage(layers)
-    assert found == (None, None)
-    assert not found.is_low
+@pytest.mark.parametrize("layers", [(), account(total=None), account(total=1000, python=5, unexplained=0), account(total=-MIB),
+                                    account(total=100 * MIB, python=60 * MIB)])
+def test_of_what_did_not_grow_or_has_no_account_no_coverage_is_told(layers):
+    assert coverage.coverage(layers) is None
 
 
 def test_a_finding_in_a_layer_that_did_not_grow_cannot_be_claimed():
