@@ -13,8 +13,7 @@ from leakscope.errors import SessionError
 from leakscope.heap import packing
 from leakscope.heap.graph import Array
 
-# (K,) each, only where the walk met storages whose address it knows: the node of each, and where its data lie.
-STORAGE_COLUMNS = {"storage_node": "<u4", "storage_address": "<u8"}
+STORAGE_COLUMNS = layout.STORAGE_COLUMNS
 DTYPES = layout.COLUMNS | layout.SAMPLED_COLUMNS | STORAGE_COLUMNS
 # Groups of columns that a snapshot has all of or none, by the column that says so.
 _GROUPS = {"sample_node": layout.SAMPLED_COLUMNS, "storage_node": STORAGE_COLUMNS}

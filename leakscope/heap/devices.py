@@ -1,22 +1,14 @@
-"""devices.json of a snapshot (agent/format.py): what torch's allocator said of each device just before the walk.
-
-It never stops a report: a file that is damaged or of a later format is no device data, and says why in one sentence.
-"""
+"""What torch's allocator said of each device just before a walk (devices.json, agent/format.py), joined with the walk."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from leakscope.agent import format as layout
 from leakscope.heap.graph import Array, HeapGraph
 
-DEVICES_FILE = getattr(layout, "DEVICES_FILE", "devices.json")
-DEVICES_FORMAT = 1
 XPU, MPS = 128, 192  # codes of graph.device: 0 host, 1 + N cuda:N, 128 + N xpu:N, 192 mps:0
 
 
@@ -38,24 +30,6 @@ def device_code(name: str) -> int:
 
 
 _FIRST = {"cuda": 1, "xpu": XPU, "mps": MPS}
-
-
-def read(folder: Path) -> tuple[dict[str, Any] | None, str]:
-    """Return devices.json of a snapshot folder, and why it cannot be used; (None, "") where there is none."""
-    file = folder / DEVICES_FILE
-    try:
-        found = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None, ""
-    except (OSError, ValueError) as error:
-        return None, f"What the devices' allocators said at the snapshot {folder.name} cannot be read: {error}."
-    if not isinstance(found, dict) or found.get("format") != DEVICES_FORMAT:
-        said = found.get("format") if isinstance(found, dict) else type(found).__name__
-        return None, (f"What the devices' allocators said at the snapshot {folder.name} is of format {said!r}; this version "
-                      f"reads format {DEVICES_FORMAT}.")
-    if not isinstance(found.get("devices", []), list) or not isinstance(found.get("segments") or [], list):
-        return None, f"What the devices' allocators said at the snapshot {folder.name} is of another shape than expected."
-    return found, ""
 
 
 class Live(NamedTuple):

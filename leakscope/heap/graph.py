@@ -89,7 +89,8 @@ class HeapGraph:
     @classmethod
     def empty(cls, devices: dict[str, Any] | None = None) -> HeapGraph:
         """A graph without nodes: that of a map of device memory alone, of which nobody knows the objects."""
-        columns = {name: np.zeros(int(name == "edge_start"), dtype) for name, dtype in layout.COLUMNS.items()}
+        columns: dict[str, Any] = {name: np.zeros(int(name == "edge_start"), dtype)
+                                   for name, dtype in layout.COLUMNS.items()}
         return cls(**columns, strings=[""], types=[], devices=devices)
 
     def load(self) -> HeapGraph:

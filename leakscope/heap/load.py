@@ -12,7 +12,7 @@ import numpy as np
 
 from leakscope.agent import format as layout
 from leakscope.errors import SessionError
-from leakscope.heap import devices as said_of_devices
+from leakscope.heap import devices as on_devices
 from leakscope.heap.columns import OPTIONAL, STORAGE_COLUMNS, damaged, read, read_json
 from leakscope.heap.graph import Array, HeapGraph, TypeName
 
@@ -21,6 +21,7 @@ _LEADER = {"edge_target": "edge_target", "edge_label": "edge_target", "root_node
            "root_label": "root_node", "storage_node": "storage_node", "storage_address": "storage_node"
            } | dict.fromkeys(layout.SAMPLED_COLUMNS, "sample_node")
 _PART = 1 << 16
+_DEVICES_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +47,12 @@ class Stored:
     @property
     def devices(self) -> dict[str, Any] | None:
         """devices.json of the snapshot; None where there is none, or none that can be read."""
-        return said_of_devices.read(self.folder)[0]
+        return _said_of_devices(self.folder)[0]
 
     @property
     def why_no_devices(self) -> str:
         """Why devices.json cannot be used, in a sentence; empty where it can, or where there is none."""
-        return said_of_devices.read(self.folder)[1]
+        return _said_of_devices(self.folder)[1]
 
     @property
     def node_count(self) -> int:
@@ -93,8 +94,8 @@ def load(folder: Path) -> HeapGraph:
     given: dict[str, Any] = {**columns}
     graph = HeapGraph(**given, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
                       bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], info=info)
-    said = said_of_devices.read(folder)[0]
-    return graph if said is None else said_of_devices.joined(graph, said)
+    said = _said_of_devices(folder)[0]
+    return graph if said is None else on_devices.joined(graph, said)
 
 
 def _is_row_of(*kinds: type) -> Callable[[Any], bool]:
@@ -168,3 +169,24 @@ def _table(folder: Path, names: dict[str, Any], table: str) -> list[Any]:
         if not is_row(row):
             raise damaged(f"{folder / layout.NAMES_FILE} has something of another shape in row {number} of {table}.")
     return rows
+
+
+def _said_of_devices(folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return devices.json of a snapshot, and why it cannot be used; (None, "") where there is none.
+
+    It never stops a report: what is damaged or of a later format is no device data.
+    """
+    file = folder / layout.DEVICES_FILE
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError) as error:
+        return None, f"What the devices' allocators said at the snapshot {folder.name} cannot be read: {error}."
+    if not isinstance(found, dict) or found.get("format") != _DEVICES_FORMAT:
+        said = found.get("format") if isinstance(found, dict) else type(found).__name__
+        return None, (f"What the devices' allocators said at the snapshot {folder.name} is of format {said!r}; this version "
+                      f"reads format {_DEVICES_FORMAT}.")
+    if not isinstance(found.get("devices", []), list) or not isinstance(found.get("segments") or [], list):
+        return None, f"What the devices' allocators said at the snapshot {folder.name} is of another shape than expected."
+    return found, ""

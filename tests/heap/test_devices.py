@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from leakscope.agent import format as layout
 from leakscope.heap import columns, devices
-from leakscope.heap.devices import DEVICES_FILE, device_code, device_name
+from leakscope.heap.devices import device_code, device_name
 from leakscope.heap.load import Stored, load
 from tests.heap.test_load import written
 from tests.heaps import heap
@@ -41,7 +42,7 @@ def test_a_snapshot_without_devices_has_none_and_no_reason(tmp_path):
 @pytest.mark.parametrize("text", ['{"format": 1, "segm', "[]", '{"format": 99}', '{"format": 1, "segments": 7}', "\x00"])
 def test_damaged_devices_are_none_with_a_sentence_and_the_heap_stays(tmp_path, text):
     stored = Stored(written(heap(MODEL, device="cuda:0"), tmp_path), {})
-    (tmp_path / DEVICES_FILE).write_text(text)
+    (tmp_path / layout.DEVICES_FILE).write_text(text)
     assert stored.devices is None and stored.why_no_devices.endswith(".")
     assert stored.load().node_count == 9 and stored.load().devices is None
 

@@ -11,7 +11,6 @@ import pytest
 from leakscope.agent import format as layout
 from leakscope.errors import SessionError
 from leakscope.heap.columns import DTYPES
-from leakscope.heap.devices import DEVICES_FILE
 from leakscope.heap.graph import HeapGraph
 from leakscope.heap.load import OPTIONAL, load
 from tests.heaps import heap
@@ -41,7 +40,7 @@ def written(graph: HeapGraph, folder: Path) -> Path:
     (folder / layout.NAMES_FILE).write_text(json.dumps(names))
     (folder / layout.DONE_FILE).write_text(json.dumps(graph.info))
     if graph.devices is not None:
-        (folder / DEVICES_FILE).write_text(json.dumps(graph.devices))
+        (folder / layout.DEVICES_FILE).write_text(json.dumps(graph.devices))
     return folder
 
 
