@@ -40,16 +40,24 @@ def make_report(session: sessions.Session, out: Path, formats: tuple[str, ...], 
         LeakScopeError: the session cannot be read, or a file cannot be written.
     """
     report = build(session, team)
-    renderers = plugins.load("leakscope.render", ("SUFFIX", "render"))
-    for name in formats:
-        renderer = renderers[name]
-        if name != "terminal":
-            renderer.render(report, out / f"report{renderer.SUFFIX}")
+    write(report, out, formats, stream)
     if set(formats) - {"terminal"}:
         _memory_snapshot.write_beside(session, out)
+    return report
+
+
+def write(report: Report, out: Path, formats: tuple[str, ...], stream: TextIO) -> None:
+    """Write a report to the folder `out` in `formats`; the terminal text goes to `stream`.
+
+    Raises:
+        LeakScopeError: a file cannot be written.
+    """
+    renderers = plugins.load("leakscope.render", ("SUFFIX", "render"))
+    for name in formats:
+        if name != "terminal":
+            renderers[name].render(report, out / f"report{renderers[name].SUFFIX}")
     if "terminal" in formats:
         renderers["terminal"].render(report, stream, str(out / "report.html") if "html" in formats else "")
-    return report
 
 
 def build(session: sessions.Session, team: baseline.OwnList = baseline.NO_LIST) -> Report:

@@ -1,0 +1,102 @@
+"""A block map as the chapter of a report shows it: segments, what pins them, and where blocks come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from leakscope.analyse import fragmentation
+from leakscope.analyse.blocks import ALLOCATED, FREE, Blocks
+from leakscope.analyse.devices import Seen
+from leakscope.analyse.ownership import KINDS, WORKSPACE
+from leakscope.analyse.sites import own_frame
+from leakscope.model import Location
+from leakscope.report import DeviceOwner, DeviceTerm, Fragmentation, PinningBlock, SegmentPart, SegmentRow
+
+MOST_OWNERS, MOST_SEGMENTS, MOST_PARTS, MOST_PINS = 60, 24, 60, 12  # what a report takes; ours
+MOST_NAMED = 2000  # largest blocks whose path is looked for; ours
+UNKNOWN, WORKSPACES = "owner unknown", "cuBLAS workspaces"
+
+Namer = Callable[[int], str]  # the path of the owner of a node, "" where none is known
+
+
+class Owners(NamedTuple):
+    """Who holds the blocks of one device: rows, most bytes first, and the row of each block (None: free, or left out)."""
+
+    rows: tuple[DeviceOwner, ...]
+    left_out: int
+    row_of: dict[int, int]
+
+
+def site_of(blocks: Blocks, row: int) -> Location | None:
+    """Where a block was allocated: the innermost frame of the program's own; None where that was not recorded."""
+    frames = blocks.frames[int(blocks.site[row])] if blocks.site[row] >= 0 else ()
+    if not frames:
+        return None
+    file, function, line = own_frame(frames)
+    return Location(function, file, line)
+
+
+def owners(seen: Seen, code: int, name: Namer) -> Owners:
+    """Return who holds the allocated blocks of a device: by path where it is known, and by the place that allocated them."""
+    blocks, groups = seen.blocks, dict[tuple[str, Location | None], list[int]]()
+    mine = ((blocks.state == ALLOCATED) & (blocks.device == code)).nonzero()[0]
+    mine = mine[blocks.size_bytes[mine].argsort(kind="stable")[::-1]]
+    for number, row in enumerate(mine.tolist()):
+        node = int(seen.ownership.owner[row])
+        path = name(node) if node >= 0 and number < MOST_NAMED else ""
+        path = path or (WORKSPACES if seen.ownership.kind[row] == WORKSPACE else UNKNOWN)
+        groups.setdefault((path, site_of(blocks, row)), []).append(row)
+    found = [DeviceOwner(path, int(blocks.size_bytes[rows].sum()), None, len(rows), site)
+             for (path, site), rows in groups.items()]
+    order = sorted(range(len(found)), key=lambda number: -found[number].retained_bytes)[:MOST_OWNERS]
+    members = list(groups.values())
+    return Owners(tuple(found[number] for number in order), len(found) - len(order),
+                  {row: place for place, number in enumerate(order) for row in members[number]})
+
+
+def segments(seen: Seen, code: int, known: Owners) -> tuple[tuple[SegmentRow, ...], int]:
+    """Return the segments with most free memory in pieces, and how many were left out."""
+    blocks = seen.blocks
+    every = fragmentation.segment_map(blocks, code)
+    pins = {int(row) for each in fragmentation.pinned(blocks, code) for row in each.rows}
+    rows = []
+    for segment, members in every[:MOST_SEGMENTS]:
+        pool = blocks.pools[int(blocks.segments.pool[segment])]
+        parts = tuple(SegmentPart(KINDS[int(seen.ownership.kind[row])], int(blocks.size_bytes[row]), known.row_of.get(row),
+                                  row in pins) for row in members.tolist())
+        table = blocks.segments
+        row = SegmentRow(int(table.total_bytes[segment]), int(table.stream[segment]),
+                         f"{pool[0]}.{pool[1]}" if any(pool) else "", bool(table.is_expandable[segment]), parts)
+        rows.append(replace(row, parts=row.thinned(MOST_PARTS)))
+    return tuple(rows), len(every) - len(rows)
+
+
+def free_memory(seen: Seen, code: int, known: Owners) -> Fragmentation:
+    """Return what is free on a device, and the blocks that keep most of it."""
+    blocks = seen.blocks
+    pinned = fragmentation.pinned(blocks, code)
+    pins = []
+    for each in pinned[:MOST_PINS]:
+        row = max(each.rows.tolist(), key=lambda one: int(blocks.size_bytes[one]))
+        place = known.row_of.get(row)
+        path = known.rows[place].path if place is not None else ""
+        pins.append(PinningBlock(each.used_bytes, int(blocks.segments.total_bytes[each.segment]), each.kept_bytes,
+                                 "" if path == UNKNOWN else path, site_of(blocks, row)))
+    free = (blocks.state == FREE) & (blocks.device == code)
+    return Fragmentation(blocks.totals(code).inactive_split, int(blocks.size_bytes[free].sum()),
+                         fragmentation.largest_free(blocks, code), tuple(pins), len(pinned) - len(pins))
+
+
+def terms(seen: Seen, name: str, code: int) -> tuple[Sequence[DeviceTerm], Sequence[DeviceTerm]]:
+    """Return the terms and wholes of a device in one snapshot: what they are, and not how they grew."""
+    totals, owned = seen.blocks.totals(code), seen.ownership.of_device(name)
+    parts = {"outside": None, "allocated_owned": owned.owned_bytes if owned else None,
+             "workspaces": owned.workspace_bytes if owned else None,
+             "allocated_unowned": owned.without_owner_bytes if owned else None, "pending": totals.pending,
+             "inactive_split": totals.inactive_split, "releasable": totals.releasable}
+    wholes = {"used": None, "reserved": totals.reserved, "active": totals.allocated + totals.pending,
+              "allocated": totals.allocated}
+    return ([DeviceTerm(each, size, None) for each, size in parts.items()],
+            [DeviceTerm(each, size, None) for each, size in wholes.items()])
