@@ -136,6 +136,7 @@ TABLE = (
     Advice("fragmentation", "Allocate what lives long first, before buffers that come and go."),
     Advice("fragmentation", f"max_split_size_mb in {CONF} keeps large blocks whole.", providers=CUDA_LIKE, backends=("native",),
            off=(*SPLIT, "expandable_segments")),
+    Advice("streams", "Use few streams, again and again."),
     # 14 high water
     Advice("high-water", "Nothing has to be done: the room is used again."),
     Advice("high-water", "Bound the batch or the length if the peak sets the size of the machine.",),

@@ -26,6 +26,7 @@ from leakscope.units import bytes_text, count_text
 
 RULE = Rule("LS413", "device-fragmentation", "Free memory of the device lies in pieces that cannot be used")
 MOST_OWNERS = 3  # of blocks that pin segments, that are told; ours
+MANY_STREAMS = 8  # more than a program has for copies, communication and side work; ours
 TYPE = "free piece of a segment"
 
 
@@ -71,11 +72,15 @@ def _finding(case: Case, device: Device, fit: fragmentation.Fit | None, grown_by
     named = [owner for owner, _ in pins if owner]
     owner = f"segments pinned by {named[0]}" if named else f"segments of the allocator of {device.name}"
     doubts = [] if named else ["who holds the blocks that pin the segments is not known"]
+    streams = _streams(device, last) if last else 0
+    if streams >= MANY_STREAMS:
+        reasons.append(f"they lie on {count_text(streams)} streams: a free piece serves only requests of its own stream")
     is_direct = fit is not None or bool(reasons and last and sum(
         each.kept_bytes for each in fragmentation.pinned(last.blocks, device.code)) >= _devices.LEAST_SHARE * grown_bytes)
     cause = Cause("inactive_split", grown_bytes or (fit.free_bytes if fit else 0), owner, TYPE, reasons, doubts,
                   is_direct=is_direct, sites=sites)
-    return _devices.finding(case, device, RULE, cause, _devices.remedy(case, device, "fragmentation"))
+    topics = ("streams", "fragmentation") if streams >= MANY_STREAMS else ("fragmentation",)
+    return _devices.finding(case, device, RULE, cause, _devices.remedy(case, device, *topics))
 
 
 def _elsewhere(fit: fragmentation.Fit) -> Iterator[str]:
@@ -93,6 +98,12 @@ def _segments(device: Device, last: Seen) -> Iterator[str]:
         kept, used = sum(each.kept_bytes for each in parts), sum(each.used_bytes for each in parts)
         yield (f"{count_text(len(parts))} segments are partly free: {bytes_text(used)} in use keep {bytes_text(kept)}; the "
                f"largest free block has {bytes_text(fragmentation.largest_free(last.blocks, device.code))}")
+
+
+def _streams(device: Device, last: Seen) -> int:
+    """On how many streams the segments lie that are partly free."""
+    segments = last.blocks.segments
+    return len({int(segments.stream[each.segment]) for each in fragmentation.pinned(last.blocks, device.code)})
 
 
 def _pins(case: Case, device: Device, last: Seen) -> list[tuple[str, int]]:

@@ -43,6 +43,7 @@ def test_long_lived_blocks_in_large_segments_are_fragmentation():
     found = findings(ran(mosaic, recording="state"))
     assert "LS413" in found and found["LS413"].confidence is not Confidence.LOW
     assert found["LS413"].site.function == "keep" and "expandable_segments:True" in found["LS413"].remedy
+    assert any("streams: a free piece serves only" in reason for reason in found["LS413"].reasons)
 
 
 def test_with_expandable_segments_the_same_program_is_not_and_is_not_told_to_turn_them_on():
