@@ -309,8 +309,7 @@ def write(record: Json, path: Path) -> None:
     """
     rows = [[{"filename": frame[0], "line": frame[1], "name": frame[2]} for frame in stack if len(frame) == 3]
             for stack in record.get("frames") or []]
-    segments = [{**each, "segment_pool_id": tuple(each.get("segment_pool_id") or (0, 0)), "frames": [],
-                 "blocks": _viewer_blocks(each, rows)} for each in _dicts(record.get("segments"))]
+    segments = [_viewer_segment(each, rows) for each in _dicts(record.get("segments"))]
     count = 1 + max((_integer(each.get("device")) for each in segments), default=0)
     traces: list[list[Json]] = [[] for _ in range(count)]
     oom = record.get("oom")
@@ -330,14 +329,26 @@ def write(record: Json, path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
+def _viewer_segment(segment: Json, rows: list[list[Json]]) -> Json:
+    """A segment with every field that a viewer reads without asking; sums that the record lacks are made of its blocks."""
+    blocks = _viewer_blocks(segment, rows)
+    allocated = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+    active = sum(block["size"] for block in blocks if block["state"] != "inactive")
+    sums = {"device": 0, "address": 0, "stream": 0, "segment_type": "large", "is_expandable": False, "active_size": active,
+            "allocated_size": allocated, "requested_size": allocated, "total_size": sum(block["size"] for block in blocks)}
+    pool = tuple(segment.get("segment_pool_id") or (0, 0))
+    return {**sums, **segment, "segment_pool_id": pool, "frames": [], "blocks": blocks}
+
+
 def _viewer_blocks(segment: Json, rows: list[list[Json]]) -> list[Json]:
     """The blocks with the fields that a viewer reads without asking: an address, and frames as lists."""
     address, found = segment.get("address", 0), []
     for block in _dicts(segment.get("blocks")):
         address = block.get("address", address)
-        asked = block.get("requested_size", block.get("size", 0))
-        found.append({**block, "address": address, "requested_size": asked, "frames": _stack(rows, block.get("frames"))})
-        address += block.get("size", 0)
+        size, state = block.get("size", 0), block.get("state", "inactive")
+        found.append({**block, "address": address, "size": size, "state": state,
+                      "requested_size": block.get("requested_size", size), "frames": _stack(rows, block.get("frames"))})
+        address += size
     return found
 
 

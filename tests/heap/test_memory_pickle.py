@@ -136,6 +136,14 @@ def test_what_is_written_needs_no_class_and_has_what_the_viewer_reads(tmp_path):
         assert all(isinstance(block["frames"], list) for block in segment["blocks"])
 
 
+def test_fields_that_a_record_lacks_are_sums_of_its_blocks(tmp_path):
+    blocks = [{"size": 512, "state": "active_allocated"}, {"size": 1024, "state": "active_pending_free"}, {"size": 4}]
+    memory_pickle.write({"segments": [{"blocks": blocks}, {}]}, tmp_path / "a.pickle")
+    first, empty = pickle.loads((tmp_path / "a.pickle").read_bytes())["segments"]
+    assert (first["total_size"], first["allocated_size"], first["active_size"]) == (1540, 512, 1536)
+    assert [block["address"] for block in first["blocks"]] == [0, 512, 1536] and empty["total_size"] == 0
+
+
 # --- what is refused ----------------------------------------------------------------------------------------------------
 
 
