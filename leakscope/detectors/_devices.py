@@ -215,18 +215,23 @@ def remedy(case: Case, device: Device, *topics: str) -> str:
 # --- the other classes ---------------------------------------------------------------------------------------------------
 
 
-_told: WeakKeyDictionary[Case, dict[str, list[Finding]]] = WeakKeyDictionary()
+_told: WeakKeyDictionary[Case, dict[str, list[Finding | Dismissed]]] = WeakKeyDictionary()
 
 
 def told(case: Case, codes: Collection[str]) -> list[Finding]:
-    """The findings of other detectors of devices, by the codes of their rules; each is asked once a case."""
+    """The findings of other detectors of devices, by the codes of their rules."""
+    return [each for _, each in _all_told(case, codes) if isinstance(each, Finding)]
+
+
+def _all_told(case: Case, codes: Collection[str]) -> list[tuple[str, Finding | Dismissed]]:
+    """What detectors of devices say, each with the code of its rule; each detector is asked once a case."""
     known = _told.setdefault(case, {})
     detectors = plugins.load("leakscope.detectors", ("RULE", "detect")).values() if case.devices else ()
     for detector in detectors:
         code = detector.RULE.code
         if code in codes and code not in known:
-            known[code] = [each for each in detector.detect(case) if isinstance(each, Finding)]
-    return [each for code in codes for each in known.get(code, ())]
+            known[code] = list(detector.detect(case))
+    return [(code, each) for code in codes for each in known.get(code, ())]
 
 
 def explained_bytes(findings: Iterable[Finding], device: Device, term: str) -> int:
@@ -234,6 +239,13 @@ def explained_bytes(findings: Iterable[Finding], device: Device, term: str) -> i
     whole = device.terms[term].growth_bytes or 0
     parts = sum(each.growth_bytes.get(device.name, 0) for each in findings if term in TERMS_OF.get(each.rule.code, ()))
     return min(max(0, whole), parts)
+
+
+def dismissed_bytes(case: Case, device: Device, term: str) -> int:
+    """How much of the growth of a term was looked at and is no leak: a cache that fills towards its bound, work in flight."""
+    codes = [code for code, terms in TERMS_OF.items() if term in terms]
+    return sum(each.growth_bytes or 0 for _, each in _all_told(case, codes)
+               if isinstance(each, Dismissed) and each.device in ("", device.name))
 
 
 def strongest(case: Case, findings: Sequence[Finding]) -> list[Finding]:

@@ -34,7 +34,8 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     for device, term in growing:
         growth = device.terms[term].growth
         known = _devices.explained_bytes(found, device, term)
-        if growth is not None and known < _devices.LEAST_SHARE * growth.bytes:
+        harmless = _devices.dismissed_bytes(case, device, term)
+        if growth is not None and known + harmless < _devices.LEAST_SHARE * growth.bytes:
             yield _finding(case, device, term, growth.bytes - known, known)
 
 

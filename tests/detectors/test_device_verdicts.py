@@ -9,6 +9,7 @@ from leakscope.detectors import _devices
 from leakscope.model import VerdictClass
 from tests.detectors.cases import detected
 from tests.devices import MIB, block, noisy, plateau, ramp, segment, steps, watched
+from tests.heaps import series
 
 HOST = {"rss_bytes": 900 * MIB, "anon_bytes": 800 * MIB}
 
@@ -64,3 +65,25 @@ def test_a_process_without_a_device_is_judged_as_before():
     case.timeline = [{name: value for name, value in row.items() if not name.startswith("cuda")} for row in case.timeline]
     assert case.devices == ()
     assert [each for each in detected(case)[0] if each.rule.code.startswith("LS4")] == []
+
+
+BOUNDED = """
+    module app
+    app .cache -> cache:dict
+    cache [*] -> tensor:torch.Tensor x{n} 120B
+    bound cache 60 maxsize
+    tensor <storage> -> store:storage x{n} 25MiB on cuda:0
+    device cuda:0 6GiB
+    segment cuda:0 2GiB
+    blocks store
+"""
+
+
+def test_what_was_dismissed_is_not_called_unattributed():
+    case = watched(is_joined=True, process=HOST, allocated_owned=ramp(1600), seconds=70)
+    case.graphs = series(BOUNDED, every_s=20, n=[10, 25, 40, 55])
+    (device,) = case.devices
+    assert device.terms["allocated_owned"].growth is not None  # there is something to attribute
+    findings, dismissed = detected(case)
+    assert [each.why[:8] for each in dismissed if each.owner == "app.cache"] == ["bounded:"]
+    assert [each.rule.code for each in findings if each.layer == "cuda:0"] == []
