@@ -16,7 +16,7 @@ from leakscope.report import DeviceOwner, DeviceTerm, Fragmentation, PinningBloc
 
 MOST_OWNERS, MOST_SEGMENTS, MOST_PARTS, MOST_PINS = 60, 24, 60, 12  # what a report takes; ours
 MOST_NAMED = 2000  # largest blocks whose path is looked for; ours
-UNKNOWN, WORKSPACES = "owner unknown", "cuBLAS workspaces"
+UNKNOWN, WORKSPACES = "unknown owner", "cuBLAS workspaces"
 
 Namer = Callable[[int], str]  # the path of the owner of a node, "" where none is known
 
@@ -27,6 +27,7 @@ class Owners(NamedTuple):
     rows: tuple[DeviceOwner, ...]
     left_out: int
     row_of: dict[int, int]
+    is_joined: bool  # False: no block has an owner
 
 
 def site_of(blocks: Blocks, row: int) -> Location | None:
@@ -46,14 +47,17 @@ def owners(seen: Seen, code: int, name: Namer) -> Owners:
     for number, row in enumerate(mine.tolist()):
         node = int(seen.ownership.owner[row])
         path = name(node) if node >= 0 and number < MOST_NAMED else ""
-        path = path or (WORKSPACES if seen.ownership.kind[row] == WORKSPACE else UNKNOWN)
-        groups.setdefault((path, site_of(blocks, row)), []).append(row)
+        site = site_of(blocks, row)
+        if not path:
+            path = WORKSPACES if seen.ownership.kind[row] == WORKSPACE else UNKNOWN + (f", {site.function}()" if site else "")
+        groups.setdefault((path, site), []).append(row)
     found = [DeviceOwner(path, int(blocks.size_bytes[rows].sum()), None, len(rows), site)
              for (path, site), rows in groups.items()]
     order = sorted(range(len(found)), key=lambda number: -found[number].retained_bytes)[:MOST_OWNERS]
     members = list(groups.values())
     return Owners(tuple(found[number] for number in order), len(found) - len(order),
-                  {row: place for place, number in enumerate(order) for row in members[number]})
+                  {row: place for place, number in enumerate(order) for row in members[number]},
+                  bool((seen.ownership.owner >= 0).any()))
 
 
 def segments(seen: Seen, code: int, known: Owners) -> tuple[tuple[SegmentRow, ...], int]:
@@ -81,9 +85,9 @@ def free_memory(seen: Seen, code: int, known: Owners) -> Fragmentation:
     for each in pinned[:MOST_PINS]:
         row = max(each.rows.tolist(), key=lambda one: int(blocks.size_bytes[one]))
         place = known.row_of.get(row)
-        path = known.rows[place].path if place is not None else ""
+        path = known.rows[place].path if place is not None else UNKNOWN
         pins.append(PinningBlock(each.used_bytes, int(blocks.segments.total_bytes[each.segment]), each.kept_bytes,
-                                 "" if path == UNKNOWN else path, site_of(blocks, row)))
+                                 UNKNOWN if path.startswith(UNKNOWN) else path, site_of(blocks, row)))
     free = (blocks.state == FREE) & (blocks.device == code)
     return Fragmentation(blocks.totals(code).inactive_split, int(blocks.size_bytes[free].sum()),
                          fragmentation.largest_free(blocks, code), tuple(pins), len(pinned) - len(pins))

@@ -6,9 +6,11 @@ enough was free is a finding. Beside a session the blocks are joined with the ob
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from leakscope.units import bytes_text, count_text
 
 _STORED = re.compile(r"(\.<storage>)+$")  # the tensor is what a person knows
 LEAST_OWNED = 0.1  # of the allocated bytes lie at addresses of the session's storages, or it is another process; ours
+NO_OWNERS = "A memory snapshot holds no objects: what is shown without a Python owner may have one."
 RUN = "leakscope run -- COMMAND"
 
 
@@ -103,10 +106,11 @@ def _chapter(device: Device, seen: Seen, path: Path, name: _block_map.Namer) -> 
     terms, wholes = _block_map.terms(seen, device.name, device.code)
     settings = (("Source", path.name), ("Recording", str(about.get("recording", ""))),
                 *((each, str(value)) for each, value in sorted((about.get("settings") or {}).items())))
+    notes = (*_request(device, seen), *([] if known.is_joined else [NO_OWNERS]))
     return DeviceChapter(
         device.name, provider=str(about.get("provider", "")), is_simulated=about.get("simulated") is True, terms=tuple(terms),
         wholes=tuple(wholes), owners=known.rows, owners_left_out=known.left_out, segments=rows, segments_left_out=left_out,
-        fragmentation=_block_map.free_memory(seen, device.code, known), settings=settings, notes=tuple(_request(device, seen)))
+        fragmentation=_block_map.free_memory(seen, device.code, known), settings=settings, notes=notes)
 
 
 def _request(device: Device, seen: Seen) -> Iterator[str]:
@@ -154,8 +158,10 @@ def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
 
 
 def _session_info(path: Path) -> SessionInfo:
-    return SessionInfo("", (), "", None, None, None, f"memory snapshot {path.name}", (),
-                       (("memory snapshot", path.name), ("leakscope", leakscope.__version__)))
+    """The file as a run of no length that ended when it was written; its id is made of what it holds."""
+    written = datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return SessionInfo(hashlib.sha256(path.read_bytes()).hexdigest()[:12], (path.name,), written, 0.0, None, None,
+                       "one memory snapshot of PyTorch", (), (("leakscope", leakscope.__version__),))
 
 
 def place_of(path: Path) -> Path:

@@ -77,11 +77,12 @@ def test_blocks_are_told_by_the_line_of_the_program_that_allocated_them(tmp_path
     device = ran_out()
     (chapter,) = _snapshot_report.build(saved(tmp_path, device)).devices
     (kept,) = chapter.owners
-    assert (kept.path, kept.retained_bytes, kept.count) == ("owner unknown", 10 * MIB, 2)
+    assert (kept.path, kept.retained_bytes, kept.count) == ("unknown owner, keep()", 10 * MIB, 2)
     assert (kept.site.function, kept.site.file, kept.site.line) == ("keep", "shop/serve.py", 80)
+    assert _snapshot_report.NO_OWNERS in chapter.notes
     assert chapter.is_simulated and any("A request for 25.0 MiB ran out" in note for note in chapter.notes)
     assert [(pin.size_bytes, pin.keeps_bytes, pin.owner) for pin in chapter.fragmentation.pins] == [
-        (5 * MIB, 15 * MIB, "")] * 2
+        (5 * MIB, 15 * MIB, "unknown owner")] * 2
     for segment in chapter.segments:
         assert [(part.state, part.size_bytes, part.is_pinning) for part in segment.parts] == [
             ("unowned", 5 * MIB, True), ("free", 15 * MIB, False)]
@@ -92,7 +93,7 @@ def test_workspaces_private_pools_and_missing_frames_are_told_apart(tmp_path):
     device.workspace()
     device.allocate(30 * MIB, pool=device.new_pool())
     (chapter,) = _snapshot_report.build(saved(tmp_path, device)).devices
-    assert [(owner.path, owner.site) for owner in chapter.owners] == [("cuBLAS workspaces", None), ("owner unknown", None)]
+    assert [(owner.path, owner.site) for owner in chapter.owners] == [("cuBLAS workspaces", None), ("unknown owner", None)]
     assert [segment.pool for segment in chapter.segments] == ["", "1.0"] and chapter.fragmentation.pins == ()
 
 
@@ -139,7 +140,7 @@ def test_beside_a_session_the_blocks_have_the_owners_of_its_last_snapshot(tmp_pa
     report = _snapshot_report.beside(_make_report.build(session), session, pickled(tmp_path, graph))
     (chapter,) = report.devices
     assert [(owner.path, owner.retained_bytes, owner.count) for owner in chapter.owners] == [
-        ("app.tensors[*]", 3 * MIB, 3), ("owner unknown", 2 * MIB, 1)]
+        ("app.tensors[*]", 3 * MIB, 3), ("unknown owner", 2 * MIB, 1)]
     assert any("Of 5.0 MiB that are allocated in server.pickle, 3.0 MiB lie at addresses of tensors" in note
                for note in report.notes)
     assert report.session.command == ("python", "serve.py")
@@ -150,13 +151,13 @@ def test_a_pickle_of_another_process_gets_no_owners(tmp_path, session, monkeypat
     other = heap(SERVER.replace("3 1MiB on", "3 1MiB data 0x99000000 on").split("device")[0])
     monkeypatch.setattr(_snapshot_report, "_last_graph", lambda _, record: devices.joined(other, record))
     report = _snapshot_report.beside(_make_report.build(session), session, path)
-    assert [owner.path for owner in report.devices[0].owners] == ["owner unknown"]
+    assert [owner.path for owner in report.devices[0].owners] == ["unknown owner"]
     assert any("may be of another process" in note for note in report.notes)
 
 
 def test_a_session_without_a_snapshot_has_no_owners_either(tmp_path, session):
     report = _snapshot_report.beside(_make_report.build(session), session, saved(tmp_path, ran_out()))
-    assert report.verdict.kind is VerdictClass.FRAGMENTATION and report.devices[0].owners[0].path == "owner unknown"
+    assert report.verdict.kind is VerdictClass.FRAGMENTATION and report.devices[0].owners[0].path == "unknown owner, keep()"
 
 
 # --- the command --------------------------------------------------------------------------------------------------------
