@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from leakscope.analyse import layers, work
 from leakscope.analyse.coverage import CLAIM_BYTES
+from leakscope.analyse.devices import Device, device_code
 from leakscope.analyse.trend import largest_step
+from leakscope.analyse.waterfall import least_growth
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.model import Confidence, Dismissed, Finding, Rate, Verdict, VerdictClass
 from leakscope.units import bytes_text, count_text, seconds_text
@@ -29,7 +31,7 @@ ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run 
 _CLASS_OF_RULE = {"LS1": VerdictClass.PYTHON_LEAK, "LS2": VerdictClass.DELAYED_GARBAGE, "LS109": VerdictClass.NATIVE_LEAK,
                   "LS301": VerdictClass.NATIVE_LEAK, "LS302": VerdictClass.FRAGMENTATION, "LS303": VerdictClass.NATIVE_LEAK,
                   "LS304": VerdictClass.FRAGMENTATION, "LS305": VerdictClass.NATIVE_LEAK,
-                  "LS4": VerdictClass.GPU_LEAK, "LS413": VerdictClass.FRAGMENTATION, "LS420": VerdictClass.FRAGMENTATION}
+                  "LS413": VerdictClass.FRAGMENTATION, "LS420": VerdictClass.FRAGMENTATION}
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,12 @@ class Examined:
 
 
 def class_of(finding: Finding) -> VerdictClass:
-    """The class of verdict that a finding argues for."""
+    """The class of verdict that a finding argues for: what lies on a device is the device's, whoever keeps it."""
     code = finding.rule.code
+    if code not in _CLASS_OF_RULE and device_code(finding.layer):
+        return VerdictClass.GPU_LEAK
+    if code.startswith("LS4") and code not in _CLASS_OF_RULE:  # a cause on the host of what a device is used for
+        return VerdictClass.PYTHON_LEAK if finding.layer == "python" else VerdictClass.NATIVE_LEAK
     return _CLASS_OF_RULE.get(code) or _CLASS_OF_RULE[code[:3]]
 
 
@@ -83,13 +89,58 @@ def judge(examined: Sequence[Examined]) -> Verdict:
     limit = next((each.case.memory_limit_bytes for each in examined if each.case.memory_limit_bytes), None)
     rate = total_rate(examined)
     growth = sum(each.case.trend.growth_bytes for each in examined if each.case.trend)
+    growing = [device for each in examined for device in each.case.devices if device.growth is not None]
+    if not claims and growing and not _too_short(examined[0].case):
+        return on_device(growing[0], _nobody_on(growing[0], findings))
     if not claims:
         return replace(_no_claim(examined, findings, growth), growth_bytes=growth, rate=rate, memory_limit_bytes=limit,
                        bytes_per_work=_per_work(examined[0].case))
     first = claims[0]
     case = next(each.case for each in examined if first in each.findings)
+    device = case.device(first.layer)
+    if device is not None:
+        sentence = sentence_of(first, case.unit_of_work) + _unattributed(device, claims)
+        return on_device(device, Verdict(class_of(first), first.confidence, sentence, evidence=first.evidence))
     return Verdict(class_of(first), first.confidence, sentence_of(first, case.unit_of_work), growth, rate,
                    _hours(examined, rate, limit), limit, first.evidence, _per_work(case))
+
+
+def on_device(device: Device, verdict: Verdict) -> Verdict:
+    """Return a verdict with the numbers of a device in place of those of the process."""
+    growth, slope, limit = device.growth, device.slope, device.limit_bytes
+    hours = None
+    if slope is not None and limit is not None and slope.is_positive and slope.low is not None:
+        points = device.wholes[device.measure].points
+        hours = round(max(0.0, limit - points[-1][1]) / slope.value / 3600, 2)
+    return replace(verdict, growth_bytes=device.growth_bytes, rate=slope and slope.rate, hours_until_oom=hours,
+                   memory_limit_bytes=limit, bytes_per_work=growth.per_work.rate if growth and growth.per_work else None)
+
+
+def _unattributed(device: Device, claims: Sequence[Finding]) -> str:
+    """What of the growth of a device nothing explains, as one more sentence; empty where half of it or more is explained."""
+    growth = device.growth
+    known = sum(finding.growth_bytes.get(device.name, 0) for finding in claims if finding.layer == device.name)
+    if growth is None or known >= EXPLAINED_SHARE * growth.bytes:
+        return ""
+    return f" Unattributed: {bytes_text(growth.bytes - known)} more on {device.name}."
+
+
+def _nobody_on(device: Device, findings: Sequence[Finding]) -> Verdict:
+    """The verdict where a device grows and nothing that was found can be claimed."""
+    growth = device.growth
+    terms = sorted((term for term in device.terms.values() if (term.growth_bytes or 0) > 0),
+                   key=lambda term: -(term.growth_bytes or 0))
+    where = f", {bytes_text(terms[0].growth_bytes or 0)} of it in the term {terms[0].name}" if terms else ""
+    mine = [finding for finding in findings if finding.layer == device.name]
+    owner = next((each for each in mine if (each.share_of_growth_ratio or 0.0) >= EXPLAINED_SHARE and each.path), None)
+    why = "it is unattributed"
+    if owner is not None:
+        doubt = f": {owner.doubts[0]}" if owner.doubts else ""
+        why = f"what explains {owner.share_of_growth_ratio:.0%} of it, {owner.owner}, is not certain{doubt}"
+    missing = f"; not measured: {'; '.join(device.unmeasured)}" if device.unmeasured else ""
+    grown = bytes_text(growth.bytes) if growth else "some bytes"
+    return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW,
+                   f"Memory on {device.name} still grows, by {grown} in the judged part of the run{where}, but {why}{missing}.")
 
 
 def _per_work(case: Case) -> Rate | None:
@@ -147,11 +198,13 @@ def _no_claim(examined: Sequence[Examined], findings: Sequence[Finding], growth:
     if main.follows_load and main.load is not None:
         return _power(main, f"Memory follows the load: {main.load.explained_ratio:.0%} of its growth is explained by "
                             f"{main.load.covariate}, and at equal load it is flat")
-    bounded = [what for each in examined for what in each.dismissed if (what.growth_bytes or 0) >= VISIBLE_BYTES / 4]
+    on_devices = [what for each in examined for what in each.dismissed if what.device]
+    bounded = [what for each in examined for what in each.dismissed
+               if (what.growth_bytes or 0) >= VISIBLE_BYTES / 4 and not what.device]
     goes_on = any(each.case.trend and _goes_on(each.case.trend) for each in examined)
     # garbage that waits explains growth that goes on; of growth that has stopped it is the sawtooth on top
     bounded = [what for what in bounded if what.why.startswith((*HARMLESS, WAITING) if goes_on else HARMLESS)]
-    explained = sum(what.growth_bytes or 0 for what in bounded if not what.device)
+    explained = sum(what.growth_bytes or 0 for what in bounded)
     if explained < EXPLAINED_SHARE * growth and goes_on:
         return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW, f"Memory still grows, by {bytes_text(growth)} in "
                        f"the judged part of the run, but {_missing(main, findings)}.")
@@ -168,7 +221,25 @@ def _no_claim(examined: Sequence[Examined], findings: Sequence[Finding], growth:
                            f"Memory grew once, by {bytes_text(step.rise)} at {seconds_text(step.x)}, and then stayed: a step "
                            "that is kept, no rate.")
         return Verdict(VerdictClass.WARM_UP, Confidence.MEDIUM, f"Memory grew by {bytes_text(whole)} and then stopped growing.")
-    return _power(main, "Memory is flat")
+    return _ended_on_device(examined, on_devices) or _power(main, "Memory is flat")
+
+
+def _ended_on_device(examined: Sequence[Examined], dismissed: Sequence[Dismissed]) -> Verdict | None:
+    """The verdict where the host is flat and a device grew, but has stopped: with what was dismissed there, if it says more."""
+    devices = [device for each in examined for device in each.case.devices]
+    device = next((device for device in devices if device.wholes[device.measure].has_ended), None)
+    if device is None:
+        return None
+    harmless = [what for what in dismissed if what.why.startswith(HARMLESS) and (what.growth_bytes or 0) >= VISIBLE_BYTES]
+    largest = max(harmless, key=lambda what: what.growth_bytes or 0, default=None)
+    if largest is not None and largest.why.startswith("bounded"):
+        return on_device(device, Verdict(
+            VerdictClass.BOUNDED_GROWTH, Confidence.MEDIUM,
+            f"What grew on {device.name} is bounded: {largest.what} ({bytes_text(largest.growth_bytes or 0)}), {largest.why}."))
+    said = f": {largest.what}, {largest.why}" if largest is not None else ""
+    return on_device(device, Verdict(
+        VerdictClass.WARM_UP, Confidence.MEDIUM,
+        f"Memory on {device.name} grew by {bytes_text(device.growth_bytes or 0)} and then stopped growing{said}."))
 
 
 def _missing(main: Case, findings: Sequence[Finding]) -> str:
@@ -214,5 +285,18 @@ def _power(case: Case, what: str) -> Verdict:
     done = work.rate_per_work(case.memory.points, case.timeline, case.window)
     each = least / done.units_per_s if done and done.units_per_s > 0 else None
     seen = f"{bytes_text(least)} a second" + (f", or {bytes_text(each)} per {case.unit_of_work}," if each is not None else "")
-    return Verdict(VerdictClass.NO_LEAK, Confidence.MEDIUM, f"{what}; growth of {seen} or more would have been seen.",
+    on_devices = "".join(map(_power_on, case.devices))
+    sentence = f"{what}; growth of {seen} or more would have been seen{on_devices}."
+    return Verdict(VerdictClass.NO_LEAK, Confidence.MEDIUM, sentence,
                    smallest_leak_bytes_per_s=least, smallest_leak_bytes_per_work=each)
+
+
+def _power_on(device: Device) -> str:
+    """The same of a device, to go on with the sentence; what was not measured there is said."""
+    if device.growth_bytes is None:
+        return f"; of {device.name} nothing is known: {'; '.join(device.unmeasured)} was not measured"
+    slope = device.slope
+    noise = max(abs(slope.low or 0.0), abs(slope.high or 0.0)) if slope and slope.low is not None else 0.0
+    least = max(noise, least_growth(device.total_bytes) / max(device.window.length_s, 1e-9))
+    unseen = " (what it uses outside of torch's allocator was not measured)" if device.measure != "used" else ""
+    return f", and of {bytes_text(least)} a second on {device.name}{unseen}"

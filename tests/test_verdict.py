@@ -223,3 +223,76 @@ def test_work_in_flight_is_bounded_growth():
     """, n=[100, 200, 300, 400], at=["0x100000", "0x200000", "0x300000", "0x400000"]))
     assert answer.kind is VerdictClass.BOUNDED_GROWTH
     assert "in flight" in answer.sentence
+
+
+# --- devices -------------------------------------------------------------------------------------------------------------
+
+FLAT = {"rss_bytes": 90 * MIB, "anon_bytes": 80 * MIB}
+
+
+def on_device(allocated, used=None, quality="exact"):
+    """A process whose host is flat; `allocated`, and `used` beside it, in bytes over the seconds."""
+    columns = {"cuda0_allocated_bytes": allocated, "cuda0_active_bytes": allocated, "cuda0_inactive_split_bytes": 0,
+               "cuda0_reserved_bytes": allocated}
+    if used is not None:
+        columns["cuda0_process_bytes"] = used
+    return Case([], timeline(60, **FLAT, **columns), use_quality={"cuda:0": quality})
+
+
+def test_a_device_that_grows_beside_a_flat_host_is_not_called_no_leak():
+    answer = judged(on_device(lambda t: (100 + 10 * t) * MIB))
+    assert answer.kind is VerdictClass.INSUFFICIENT_EVIDENCE and "cuda:0 still grows" in answer.sentence
+    assert "not measured" in answer.sentence and "NVML" in answer.sentence
+    assert answer.growth_bytes > 300 * MIB and answer.rate.bytes_per_s > 9 * MIB
+
+
+def test_a_flat_device_is_no_leak_and_says_what_would_have_been_seen_there():
+    answer = judged(on_device(100 * MIB, 500 * MIB))
+    assert answer.kind is VerdictClass.NO_LEAK and "a second on cuda:0" in answer.sentence
+    assert "not measured" in judged(on_device(100 * MIB)).sentence
+
+
+def test_a_device_of_which_nothing_was_measured_is_not_cleared():
+    answer = judged(Case([], timeline(60, **FLAT, cuda0_ooms=0)))
+    assert "of cuda:0 nothing is known" in answer.sentence
+
+
+def test_a_device_that_stopped_growing_was_warming_up():
+    answer = judged(on_device(lambda t: 900 * MIB * (1 - math.exp(-t / 9))))
+    assert answer.kind is VerdictClass.WARM_UP and "Memory on cuda:0 grew by" in answer.sentence
+
+
+TENSORS = """
+    module serve
+    serve .cache -> cache:dict
+    cache [*] -> tensor:torch.Tensor x{n} 120B
+    tensor <storage> -> store:storage x{n} 1MiB on cuda:0
+    device cuda:0 1GiB
+    segment cuda:0 1GiB
+    blocks store
+"""
+
+
+def of_tensors(allocated, **numbers):
+    examined = case(TENSORS, growth_bytes_s=0, n=[100, 200, 300, 400, 500], **numbers)
+    columns = {f"cuda0_{name}_bytes": int(allocated) if isinstance(allocated, int) else allocated
+               for name in ("allocated", "active", "reserved")}
+    return Case(examined.graphs, timeline(41, **FLAT, cuda0_inactive_split_bytes=0, **columns))
+
+
+def test_tensors_that_pile_up_are_a_leak_of_the_device_with_its_growth_and_its_limit():
+    answer = judged(of_tensors(lambda t: (100 + 10 * t) * MIB))
+    assert answer.kind is VerdictClass.GPU_LEAK and answer.sentence.startswith("serve.cache grew by 400 torch.Tensor")
+    assert answer.memory_limit_bytes == 1024 * MIB and 0 < answer.hours_until_oom < 0.1
+    assert answer.growth_bytes > 200 * MIB and "Unattributed" not in answer.sentence
+
+
+def test_what_half_of_the_growth_lacks_is_called_unattributed():
+    answer = judged(of_tensors(lambda t: (100 + 40 * t) * MIB))
+    assert answer.kind is VerdictClass.GPU_LEAK and "Unattributed" in answer.sentence
+
+
+def test_a_leak_of_the_host_stays_one_where_a_device_is_flat():
+    examined = case(PILE, n=[100, 200, 300, 400, 500])
+    rows = [{**row, "cuda0_allocated_bytes": MIB, "cuda0_reserved_bytes": MIB} for row in examined.timeline]
+    assert judged(Case(examined.graphs, rows)).kind is VerdictClass.PYTHON_LEAK

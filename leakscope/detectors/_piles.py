@@ -128,7 +128,8 @@ def shaped(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[tuple[Pi
         bound = bound_of(case, pile.accumulation)
         why = dismissal(case, pile.accumulation, bound, cohorts, outlived, pile.device)
         if why:
-            yield pile, Dismissed(what_piles_up(pile), why, pile.path.owner, pile.accumulation.growth_bytes)
+            on = "" if pile.device == device_piles.HOST else pile.device
+            yield pile, Dismissed(what_piles_up(pile), why, pile.path.owner, pile.accumulation.growth_bytes, on)
         if not why or bound is not None and is_far(case, bound):
             # a buffer has no entries that its owner could let go of
             cut = case.cut(pile.accumulation) if rank < MOST_PROVEN and not pile.accumulation.is_buffer else None

@@ -46,7 +46,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         elif max(sizes) >= waterfall.least_growth(device.total_bytes):
             why = (f"they come and go: {bytes_text(sizes[-1])} on {device.name} are left, at most {bytes_text(max(sizes))} "
                    f"were; the collector comes {garbage_cycles.due(case)}")
-            yield Dismissed("unreachable cycles", why, "", max(0, grown))
+            yield Dismissed("unreachable cycles", why, "", max(0, grown), device.name)
 
 
 def _findings(case: Case, device: Device, grown: int) -> Iterator[Finding]:
