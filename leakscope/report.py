@@ -112,10 +112,11 @@ class SegmentRow:
     pool: str  # "" the ordinary one, else such as 0.1
     is_expandable: bool
     parts: tuple[SegmentPart, ...]
+    count: int = 1  # of segments that are alike: filled by one kind of block, or by none
 
     @property
     def free_bytes(self) -> int:
-        """What is free in it."""
+        """What is free in it, or in each of those that are alike."""
         return sum(part.size_bytes for part in self.parts if part.state == "free")
 
     def thinned(self, most: int) -> tuple[SegmentPart, ...]:
@@ -151,13 +152,14 @@ def _gathered(parts: Iterable[SegmentPart], belongs: Callable[[list[SegmentPart]
 
 @dataclass(frozen=True)
 class PinningBlock:
-    """A block that keeps the rest of its segment from being given back."""
+    """The blocks in use of one segment, which keep the rest of it from being given back."""
 
-    size_bytes: int
+    size_bytes: int  # of them together
     segment_bytes: int
     keeps_bytes: int  # free in that segment
-    owner: str = ""  # path; "": no Python owner is known
+    owner: str = ""  # path of who holds most of them; "": no Python owner is known
     site: Location | None = None
+    owner_share_ratio: float | None = None  # of their bytes; None: no owner
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ import leakscope
 from leakscope import baseline, plugins, proof, verdict
 from leakscope import session as sessions
 from leakscope.analyse import grouping, kin, settle
+from leakscope.analyse.devices import prefix_of
 from leakscope.analyse.waste import empty_containers
 from leakscope.case import LEAST_SNAPSHOTS, Case
-from leakscope.commands import _memory_snapshot
+from leakscope.commands import _device_use, _memory_snapshot
 from leakscope.commands._absence import LOST_CLAIM
+from leakscope.commands._device_chapter import chapters
 from leakscope.detectors import _devices
 from leakscope.heap.load import Stored
 from leakscope.model import Confidence, Dismissed, Finding, Gap, Layer, Verdict, VerdictClass, Waste
@@ -24,6 +26,7 @@ MOST_PROCESSES = 8  # whose snapshots are examined; the others count with their 
 MOST_FINDINGS, MOST_GROWTH_ROWS = 25, 20
 SERIES = (("rss_bytes", "bytes"), ("anon_bytes", "bytes"), ("malloc_used_bytes", "bytes"), ("malloc_free_bytes", "bytes"),
           ("shmem_bytes", "bytes"), ("py_blocks", "count"), ("tasks", "count"), ("threads", "count"), ("fds", "count"))
+DEVICE_SERIES = ("process_bytes", "reserved_bytes", "allocated_bytes")  # the others are in the chapter on the device
 MOST_POINTS = 400
 ESTIMATED = ("Our walks in place are large beside the growth and disturb resident memory: the growth is put together from what "
              "malloc and the object allocator have handed out, and what allocators keep free is not told.")
@@ -73,8 +76,9 @@ def build(session: sessions.Session, team: baseline.OwnList = baseline.NO_LIST) 
             # the last sample of a normal end shows what is left when the program has taken itself apart
             ended = process.status == "complete" and len(timeline) > 2
             graphs = [Stored(each.path, each.done) for each in snapshots]
-            case = Case(graphs, timeline[:-1] if ended else timeline, process.info, _limit(session, timeline),
-                        family=[*family[:number], *family[number + 1:]])
+            used = _device_use.of_process(session, process, timeline[:-1] if ended else timeline, graphs)
+            case = Case(graphs, used.timeline, process.info, _limit(session, timeline),
+                        family=[*family[:number], *family[number + 1:]], use_quality=used.quality, device_uses=used.uses)
             examined.append(verdict.Examined(case, *_detected(case, team)))
             skipped += [f"A snapshot of process {process.pid} was left out: {sentence}" for sentence in case.damage]
     if not examined:
@@ -127,6 +131,7 @@ def _report(session: sessions.Session, processes: Sequence[sessions.SessionProce
         findings=tuple(findings), dismissed=tuple(dismissed), gaps=_gaps(session, shown, findings),
         notes=tuple(dict.fromkeys(notes)),
         series=_series(shown), snapshots=_marks(shown), growth=_growth_rows(shown), waste=_waste(shown),
+        devices=chapters(shown),
         graph_explains_ratio=shown.coverage_ratio, agent_bytes=_agent_bytes(shown), app_share_ratio=None)
 
 
@@ -195,8 +200,7 @@ def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) ->
 
 
 def _series(case: Case) -> tuple[Series, ...]:
-    names = [*SERIES, *((name, "bytes") for name in sorted({key for sample in case.timeline[-1:] for key in sample})
-                        if name.startswith("cuda") and name.endswith("_bytes"))]
+    names = [*SERIES, *((prefix_of(device.name) + column, "bytes") for device in case.devices for column in DEVICE_SERIES)]
     found = []
     for name, unit in names:
         points = [(sample["t_ns"] / 1e9, float(sample[name])) for sample in case.timeline if sample.get(name) is not None]

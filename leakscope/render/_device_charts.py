@@ -38,8 +38,8 @@ class FallRow:
 
 
 def end_bytes(term: DeviceTerm) -> int | None:
-    """Return what the term has at the end; None where it was not measured."""
-    return None if term.start_bytes is None or term.growth_bytes is None else term.start_bytes + term.growth_bytes
+    """Return what the term has at the end; None where it was not measured. Of one moment alone: what it had then."""
+    return None if term.start_bytes is None else term.start_bytes + (term.growth_bytes or 0)
 
 
 def blamed_term(chapter: DeviceChapter) -> str:

@@ -45,7 +45,7 @@ class DeviceView:
 
     @property
     def segments_left_out(self) -> int:
-        return len(self.chapter.segments) - len(self.segments) + self.chapter.segments_left_out
+        return sum(row.count for row in self.chapter.segments[len(self.segments):]) + self.chapter.segments_left_out
 
     @property
     def pins_left_out(self) -> int:

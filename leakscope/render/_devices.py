@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakscope.model import CacheRow, Location
 from leakscope.render._device_charts import blamed_term, end_bytes
-from leakscope.render._text import growth_text, term_word
+from leakscope.render._text import growth_text, ratio_text, term_word
 from leakscope.report import DeviceChapter, DeviceTerm, Fragmentation, PinningBlock
 from leakscope.units import bytes_text, count_text
 
@@ -64,7 +64,9 @@ def fragmentation_sentence(found: Fragmentation) -> str:
 
 def pin_sentence(pin: PinningBlock) -> str:
     """Return `2.0 MiB held by app.CACHE keep 510.0 MiB of a segment of 512.0 MiB`."""
-    holder = f" held by {pin.owner}" if pin.owner else ""
+    is_part = pin.owner_share_ratio is not None and pin.owner_share_ratio < 0.995
+    part = f", {ratio_text(pin.owner_share_ratio)} of it" if is_part else ""
+    holder = f"{part} held by {pin.owner}{',' * bool(part)}" if pin.owner else " without a Python owner"
     made = f", made at {place_text(pin.site)}" if pin.site else ""
     return (f"{bytes_text(pin.size_bytes)}{holder} keep {bytes_text(pin.keeps_bytes)} of a segment of "
             f"{bytes_text(pin.segment_bytes)}{made}")

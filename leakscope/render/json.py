@@ -9,10 +9,11 @@ Beside the fields of the schema's page there is, where the process used a device
     owners               [{path, retained_bytes, growth_bytes, count, site}], most bytes first; owners_left_out
     caches               [{name, kind, library, entries, hits, misses, evictions, bound, varying, varies_by, retained_bytes}];
                          lists have one number a compared snapshot
-    segments             [{bytes, stream, pool, is_expandable, parts: [{state, bytes, owner (row of owners), is_pinning,
-                         is_mixed (small blocks of several kinds)}]}], those with most free pieces first; segments_left_out
+    segments             [{bytes, stream, pool, is_expandable, count (of those alike), parts: [{state, bytes,
+                         owner (row of owners), is_pinning, is_mixed (small blocks of several kinds)}]}], those with most
+                         free pieces first; segments_left_out
     fragmentation        {inactive_split_bytes, free_bytes, largest_free_bytes, pins: [{bytes, segment_bytes, keeps_bytes,
-                         owner, site}], pins_left_out}, null without a block map
+                         owner, owner_share_ratio, site}], pins_left_out}, null without a block map
     settings             {name: text}; notes: [sentence]; load_fit: a sentence, null where load was not counted
 """
 
@@ -205,9 +206,10 @@ def _cache(row: CacheRow) -> dict[str, Any]:
 
 
 def _segment(row: SegmentRow) -> dict[str, Any]:
+    parts = [{"state": part.state, "bytes": part.size_bytes, "owner": part.owner, "is_pinning": part.is_pinning,
+              "is_mixed": part.is_mixed} for part in row.parts]
     return {"bytes": row.size_bytes, "stream": row.stream, "pool": row.pool or None, "is_expandable": row.is_expandable,
-            "parts": [{"state": part.state, "bytes": part.size_bytes, "owner": part.owner, "is_pinning": part.is_pinning,
-                       "is_mixed": part.is_mixed} for part in row.parts]}
+            "count": row.count, "parts": parts}
 
 
 def _fragmentation(found: Fragmentation | None) -> dict[str, Any] | None:
@@ -219,7 +221,7 @@ def _fragmentation(found: Fragmentation | None) -> dict[str, Any] | None:
 
 def _pin(pin: PinningBlock) -> dict[str, Any]:
     return {"bytes": pin.size_bytes, "segment_bytes": pin.segment_bytes, "keeps_bytes": pin.keeps_bytes,
-            "owner": pin.owner or None, "site": _site(pin.site)}
+            "owner": pin.owner or None, "owner_share_ratio": pin.owner_share_ratio, "site": _site(pin.site)}
 
 
 def _finite(value: Any) -> Any:

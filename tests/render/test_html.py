@@ -162,7 +162,7 @@ def test_a_device_has_a_chapter_of_its_own_and_a_sentence_on_the_first_screen():
             first_screen(text).replace("\u00a0", " "))
     assert "Simulated: these numbers come from a simulator, no GPU was there." in first_screen(text)
     for part in ("serve.client._tensor_cache[*] 12.0 GiB", "12 → 412", "argument 3 ( max_seq_len ), integers 17 to 4096",
-                 "187 more segments left out here", "3 more owners left out here", "2.0 MiB held by"):
+                 "187 more segments left out here", "3 more owners left out here", "2.0 MiB, 83 % of it held by"):
         assert part in page.text.replace("\u00a0", " ")
 
 

@@ -83,7 +83,7 @@ CACHE = record(
     evictions=IN_SNAPSHOTS, bound=maybe(WHOLE), varying=TEXT, varies_by=one_of("value", "identity", ""),
     retained_bytes=BY_DEVICE)
 SEGMENT = record(
-    bytes=WHOLE, stream=WHOLE, pool=maybe(TEXT), is_expandable={"type": "boolean"}, parts=rows(record(
+    bytes=WHOLE, stream=WHOLE, pool=maybe(TEXT), is_expandable={"type": "boolean"}, count=WHOLE, parts=rows(record(
         state=one_of("free", "pending", "owned", "workspace", "private-pool", "unowned"), bytes=WHOLE, owner=maybe(WHOLE),
         is_pinning={"type": "boolean"}, is_mixed={"type": "boolean"}), minItems=1))
 DEVICE = record(
@@ -96,7 +96,7 @@ DEVICE = record(
     fragmentation=maybe(record(
         inactive_split_bytes=maybe(WHOLE), free_bytes=maybe(WHOLE), largest_free_bytes=maybe(WHOLE), pins_left_out=WHOLE,
         pins=rows(record(bytes=WHOLE, segment_bytes=WHOLE, keeps_bytes=WHOLE, owner=maybe(TEXT),
-                         site=maybe(record(**PLACE)))))),
+                         owner_share_ratio=maybe(NUMBER), site=maybe(record(**PLACE)))))),
     settings={"type": "object", "additionalProperties": TEXT}, notes=rows(TEXT), load_fit=maybe(TEXT))
 SCHEMA = record(
     schema={"const": "leakscope/report/1"}, tool=record(name={"const": "leakscope"}, version=TEXT), session=SESSION,
