@@ -4,22 +4,23 @@ import os
 import sys
 from array import array
 
-from .format import COLUMNS
+from .format import COLUMNS, STORAGE_COLUMNS
 
 # The type code of `array` for each dtype of COLUMNS. array("L") is 8 bytes on Linux and 4 on Windows, so it is not
 # used.
+_DTYPES = {**COLUMNS, **STORAGE_COLUMNS}
 _TYPECODES = {"<u8": "Q", "<u4": "I", "<u1": "B"}
 _SIZES = {"<u8": 8, "<u4": 4, "<u1": 1}
 
 
 def column(name, values=()):
     """Return an array with the values of the column `name`; raises OverflowError for a value that does not fit."""
-    return array(_TYPECODES[COLUMNS[name]], values)
+    return array(_TYPECODES[_DTYPES[name]], values)
 
 
 def write(folder, name, values):
     """Write `values` (an array of the right type) as `folder/name.npy`; raises OSError, ValueError for another type."""
-    dtype = COLUMNS[name]
+    dtype = _DTYPES[name]
     if values.typecode != _TYPECODES[dtype] or values.itemsize != _SIZES[dtype]:
         raise ValueError("column %s is %s, not array(%r)" % (name, dtype, values.typecode))
     if sys.byteorder == "big":

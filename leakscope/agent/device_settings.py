@@ -40,8 +40,8 @@ _WORKSPACE_BYTES, _WORKSPACE_BYTES_FROM_9 = 8_519_680, 33_554_432
 
 
 def settings(provider, told):
-    """Return the settings that are known to us: those that torch told, else those of the environment; and under the names of the
-    variables what these hold of them."""
+    """Return the settings that are known to us: those that torch told, else those of the environment; and what the variables
+    hold of them, under the names of the variables."""
     found = {}
     for name in ENVIRONMENT.get(provider, ()):
         parsed = _parsed(os.environ.get(name))

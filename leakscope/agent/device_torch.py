@@ -13,6 +13,8 @@ The differences of the versions of torch (2.1 to 2.14) end here:
     backend()          name of the allocator behind it
 """
 
+import sys
+
 from . import classes
 
 # A history is copied with each snapshot where torch cannot leave it out (before 2.11): 7 us an entry (pytorch#172672).
@@ -204,13 +206,16 @@ class Generic:
 
     def __init__(self):
         self.prefix = ""
+        self._modules_then = -1
 
     def is_up(self):
         """Whether the allocator of another accelerator is initialised; torch raises RuntimeError where there is none.
 
         A build for CUDA would count CUDA's devices first, which starts the driver, and no child could use it any more.
         """
-        version = classes.space_named("torch.version")
+        version, modules = classes.space_named("torch.version"), len(sys.modules)
+        if modules == self._modules_then:  # to be refused by torch takes 0.3 ms; another kind of device comes with a module
+            return False
         if not version or any(version.get(name) for name in ("cuda", "hip", "xpu")):
             return False
         try:
@@ -218,6 +223,7 @@ class Generic:
                 return False
             kind = classes.space_named("torch.accelerator")["current_accelerator"]().type
         except Exception:
+            self._modules_then = modules
             return False
         if kind in ("cuda", "xpu", "mps") or type(kind) is not str or not kind.isidentifier():
             return False

@@ -13,7 +13,7 @@ _MOST_SAMPLES = 256
 _MOST_OF_STORAGE = 3  # views of one storage say little about storages
 _MOST_LOOKS = 200_000  # objects of the collector's lists: 1 to 20 ms, until it is learned once a process
 _MOST_TRIES = 4  # for views: a program may never have any
-_NUMBERS = {"cpu": 0, "cuda": 1}  # c10/core/DeviceType.h
+_NUMBERS = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13}  # c10/core/DeviceType.h
 
 _state = {"learned": False, "tries": 0, "reason": ""}
 

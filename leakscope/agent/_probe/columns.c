@@ -15,7 +15,7 @@ static const char *folder_of_columns;
 
 static const struct {
     const char *name;
-    uint8_t item, of; /* of: nodes, edges ... */
+    uint8_t item, of; /* of: nodes, edges ...; sampled blocks and memory of storages have files only where there are any */
 } shape_of[COLUMN_COUNT] = {
     [COLUMN_ADDRESS] = {"address", 8, 'n'}, [COLUMN_TYPE] = {"type_id", 4, 'n'}, [COLUMN_BYTES] = {"shallow_bytes", 8, 'n'},
     [COLUMN_REFCOUNT] = {"refcount", 4, 'n'}, [COLUMN_LENGTH] = {"length", 4, 'n'}, [COLUMN_KIND] = {"kind", 1, 'n'},
@@ -25,7 +25,8 @@ static const struct {
     [COLUMN_ROOT_NODE] = {"root_node", 4, 'r'}, [COLUMN_ROOT_KIND] = {"root_kind", 1, 'r'}, [COLUMN_ROOT_LABEL] = {"root_label", 4, 'r'},
     [COLUMN_SAMPLE_NODE] = {"sample_node", 4, 'b'}, [COLUMN_SAMPLE_SITE] = {"sample_site", 4, 'b'},
     [COLUMN_SAMPLE_BYTES] = {"sample_bytes", 8, 'b'}, [COLUMN_SAMPLE_WEIGHT] = {"sample_weight", 8, 'b'},
-    [COLUMN_SAMPLE_NS] = {"sample_ns", 8, 'b'}};
+    [COLUMN_SAMPLE_NS] = {"sample_ns", 8, 'b'}, [COLUMN_STORAGE_NODE] = {"storage_node", 4, 'm'},
+    [COLUMN_STORAGE_ADDRESS] = {"storage_address", 8, 'm'}};
 
 static void write_at(int file, const uint8_t *bytes, size_t count, uint64_t offset)
 {
@@ -69,15 +70,25 @@ void columns_open(const char *folder)
         columns[number] = (Column){.file = -1};
     buffers = arena_take((size_t)BUFFER_BYTES * COLUMN_COUNT);
     for (int number = 0; number < COLUMN_COUNT; number++)
-        if (shape_of[number].of != 'b')
+        if (shape_of[number].of != 'b' && shape_of[number].of != 'm')
+            column_open(number);
+}
+
+static void open_those_of(char of)
+{
+    for (int number = 0; number < COLUMN_COUNT; number++)
+        if (shape_of[number].of == of && columns[number].file < 0)
             column_open(number);
 }
 
 void columns_open_samples(void)
 {
-    for (int number = 0; number < COLUMN_COUNT; number++)
-        if (shape_of[number].of == 'b' && columns[number].file < 0)
-            column_open(number);
+    open_those_of('b');
+}
+
+void columns_open_storages(void)
+{
+    open_those_of('m');
 }
 
 static bool is_zero(const uint8_t *bytes, size_t count)

@@ -72,10 +72,12 @@ size_t memory_in_use(void); /* bytes of mmap that the probe holds now */
 enum { COLUMN_ADDRESS, COLUMN_TYPE, COLUMN_BYTES, COLUMN_REFCOUNT, COLUMN_LENGTH, COLUMN_KIND, COLUMN_STATE, COLUMN_DEVICE,
        COLUMN_BIRTH, COLUMN_SITE, COLUMN_LABEL, COLUMN_EDGE_START, COLUMN_EDGE_TARGET, COLUMN_EDGE_LABEL, COLUMN_ROOT_NODE,
        COLUMN_ROOT_KIND, COLUMN_ROOT_LABEL,
-       COLUMN_SAMPLE_NODE, COLUMN_SAMPLE_SITE, COLUMN_SAMPLE_BYTES, COLUMN_SAMPLE_WEIGHT, COLUMN_SAMPLE_NS, COLUMN_COUNT };
+       COLUMN_SAMPLE_NODE, COLUMN_SAMPLE_SITE, COLUMN_SAMPLE_BYTES, COLUMN_SAMPLE_WEIGHT, COLUMN_SAMPLE_NS,
+       COLUMN_STORAGE_NODE, COLUMN_STORAGE_ADDRESS, COLUMN_COUNT };
 
 void columns_open(const char *folder);
 void columns_open_samples(void); /* makes the files of the columns SAMPLE_...: to be called before the first value, if the sampler ran */
+void columns_open_storages(void); /* the same for STORAGE_..., where there is a storage; to be called before each value */
 void column_add(int column, uint64_t value);                      /* appends one value; buffered */
 void column_patch(int column, uint64_t index, uint64_t value);    /* changes a value that was written; rare */
 uint64_t column_read(int column, uint64_t index);                 /* reads one back; rare */

@@ -16,7 +16,8 @@ typedef struct {
 
 static LibraryClass tensor_base = {.module = "torch._C", .name = "TensorBase"},
                     tensor_class = {.module = "torch", .name = "Tensor"},
-                    function_base = {.module = "torch._C", .name = "_FunctionBase"};
+                    function_base = {.module = "torch._C", .name = "_FunctionBase"},
+                    storage_base = {.module = "torch._C", .name = "StorageBase"};
 
 /* The Python type for the nodes of a class: torch/csrc/autograd/functions/init.cpp and the generated python_functions
  * register them by name. Nodes of classes that have no type of their own are of "CppFunction" there, and of
@@ -105,20 +106,53 @@ static Held held_node(uint64_t node, uint32_t label)
 
 /* --- tensors -------------------------------------------------------------------------------------------------------------- */
 
-enum { DEVICE_CUDA = 1, MOST_HELD = 4 }; /* c10/core/DeviceType.h; what ROCm builds call "cuda" has that number as well */
+enum { MOST_HELD = 4 };
 
-static void read_storage(const uint64_t *tensor)
+/* c10/core/DeviceType.h; what ROCm builds call "cuda" has that number as well. `code`: of the column `device`, format.py. */
+static const struct {
+    int8_t type, codes; /* how many of them there are */
+    uint8_t code;
+} device_types[] = {{1, 127, 1}, {12, 64, 128}, {13, 1, 192}}; /* CUDA, XPU, MPS */
+
+static int code_of_device(const int8_t *device)
 {
-    uint64_t words[OBJECT_WORDS];
-    if (copy_object(tensor[at.storage], STORAGE, words) == OTHER)
+    for (size_t number = 0; number < sizeof device_types / sizeof device_types[0]; number++)
+        if (device[0] == device_types[number].type)
+            return device_types[number].code + (device[1] > 0 && device[1] < device_types[number].codes ? device[1] : 0);
+    return 0;
+}
+
+/* The memory of a StorageImpl. */
+static void read_storage(uint64_t storage)
+{
+    uint64_t words[OBJECT_WORDS], known;
+    if (copy_object(storage, STORAGE, words) == OTHER)
         return;
-    const int8_t *device = (const int8_t *)words + at.device;
-    int place = device[0] == DEVICE_CUDA ? 1 + (device[1] > 0 ? device[1] : 0) : 0;
+    int place = code_of_device((const int8_t *)words + at.device);
     uint64_t data = words[at.data], bytes = words[at.bytes];
     if (data == 0 || bytes == 0 || bytes >> 62 != 0) /* no memory of its own; a size that is a symbol */
         return;
     uint64_t key = (uint64_t)KIND_STORAGE << 60 | (uint64_t)place << 52 | (data & (((uint64_t)1 << 52) - 1));
-    edge_to_row(node_of_memory(key, KIND_STORAGE, bytes, place), LABEL(EDGE_STORAGE, 0));
+    bool is_new = !table_find(&walk.memories, key, &known);
+    uint32_t row = node_of_memory(key, KIND_STORAGE, bytes, place);
+    if (is_new) {
+        columns_open_storages();
+        column_add(COLUMN_STORAGE_NODE, row);
+        column_add(COLUMN_STORAGE_ADDRESS, data);
+    }
+    edge_to_row(row, LABEL(EDGE_STORAGE, 0));
+}
+
+/* An UntypedStorage, which a program may keep without a tensor. torch/csrc/Storage.h: behind its head, a pointer to the
+ * StorageImpl, and whether that is its own. */
+static void read_storage_object(TypeInfo *info, PyObject *thing)
+{
+    PyObject **found;
+    size_t count = referents_of(thing, &found);
+    read_instance(info, thing, found, count);
+    size_t place = is_learned() ? find_pointer((uint64_t *)thing, 2, (size_t)library_class(&storage_base)->tp_basicsize / 8, STORAGE) : 0;
+    if (place != 0)
+        read_storage(((uint64_t *)thing)[place]);
 }
 
 /* Gradient, graph and base of a tensor, from its AutogradMeta. Returns how many there may be. */
@@ -172,7 +206,7 @@ static void read_native_tensor(TypeInfo *info, PyObject *thing)
     size_t count = held_by_tensor(tensor, ((Kept *)info->own)->labels, held);
     for (size_t index = 0; index < count; index++)
         emit(&held[index]);
-    read_storage(tensor);
+    read_storage(tensor[at.storage]);
 }
 
 /* Takes out of the referents what has a name here, so that it is emitted once. */
@@ -208,7 +242,7 @@ static void read_tensor(TypeInfo *info, PyObject *thing)
     for (size_t index = 0; index < held_count; index++)
         emit(&held[index]);
     if (is_known && !kept->is_fake)
-        read_storage(tensor);
+        read_storage(tensor[at.storage]);
 }
 
 /* --- nodes of the graph --------------------------------------------------------------------------------------------------- */
@@ -331,6 +365,11 @@ bool take_torch(TypeInfo *info)
         keep(info, read_tensor, read_native_tensor);
         if (!is_learned())
             walk_note("what tensors hold beyond Python objects is not shown: where torch keeps it was not learned here");
+        return true;
+    }
+    if (library_class(&storage_base) != NULL && has_base(info->type, library_class(&storage_base))) {
+        take_instance(info);
+        info->read = read_storage_object;
         return true;
     }
     if (!is_node_type(info->type))

@@ -4,11 +4,13 @@ Only C getters are called, with __torch_function__ switched off for this thread.
 no memory. `_saved_*` of autograd nodes are not asked: a hook of the target may unpack them.
 """
 
-from .. import classes
+from .. import classes, device_torch
+from ..format import FIRST_MPS, FIRST_XPU
 from ..instances import InstanceReader
 
 LIBRARY = "torch"
 _MOST_AUTOGRAD_NODES = 200_000
+_CODES = {"cuda": 1, "xpu": FIRST_XPU}
 _GETTERS = ("_base", "grad_fn", "_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -20,6 +22,8 @@ def reader(walk, cls):
         return None
     if any(one is base for one in classes.mro_of(cls)):
         return _TensorReader(walk, cls, base, parts)
+    if any(one is parts.get("StorageBase") for one in classes.mro_of(cls)):
+        return _StorageReader(walk, cls, parts)
     found, getter = classes.lookup(cls, "next_functions")
     if found and type(getter) is classes.GetSetDescriptorType:
         return _NodeReader(walk, cls, getter)
@@ -36,9 +40,9 @@ class _TensorReader:
         self.plain.extra += [(name, base.__dict__[name].__get__) for name in _GETTERS if name in base.__dict__]
         self.device_of = base.__dict__["device"].__get__
         self.storage_of = classes.lookup(base, "untyped_storage")[1]
+        self.is_lazy = parts.get("_is_cow_tensor")
         self.quiet = parts.get("DisableTorchFunction") or parts["DisableTorchFunctionSubclass"]
-        storage = parts["StorageBase"].__dict__
-        self.address_of, self.bytes_of = storage["data_ptr"], storage["nbytes"]
+        self.memory_of = _Memories(walk, parts)
 
     def _label(self, name):
         return self.walk.names.internal_label(name) if name[0] == "_" else self.walk.names.attribute_label(name)
@@ -68,17 +72,54 @@ class _TensorReader:
     def _memory(self, thing):
         try:
             device = self.device_of(thing)
-            kind, number = device.type, device.index
-            if kind == "meta" or classes.names_of(type(thing))[1] == "FakeTensor":
+            if device.type == "meta" or classes.names_of(type(thing))[1] == "FakeTensor":
                 return None
-            storage = self.storage_of(thing)
-            address, size = self.address_of(storage), self.bytes_of(storage)
+            if self.is_lazy is not None and self.is_lazy(thing):  # data_ptr() of its storage would make the copy
+                return None
+            return self.memory_of(self.storage_of(thing), device)
         except Exception:  # sparse and wrapper tensors have no storage of their own
             return None
+
+
+class _Memories:
+    """The node of the memory of a storage; None for one that has none. Raises what torch raises."""
+
+    def __init__(self, walk, parts):
+        self.walk = walk
+        storage = parts["StorageBase"].__dict__
+        self.address_of, self.bytes_of = storage["data_ptr"], storage["nbytes"]
+
+    def __call__(self, storage, device):
+        address, size = self.address_of(storage), self.bytes_of(storage)
         if not address or not size:
             return None
-        place = 1 + (number or 0) if kind == "cuda" else 0
-        return self.walk.memory(("storage", place, address), "storage", size, place)
+        kind, place = device.type, 0
+        if kind == "mps":
+            device_torch.met.add(kind)
+            place = FIRST_MPS
+        elif kind in _CODES:
+            place = _CODES[kind] + (device.index or 0)
+        return self.walk.memory(("storage", place, address), "storage", size, place, address)
+
+
+class _StorageReader:
+    """An UntypedStorage, which a program may keep without a tensor."""
+
+    def __init__(self, walk, cls, parts):
+        self.walk = walk
+        self.plain = InstanceReader(walk, cls)
+        self.memory_of = _Memories(walk, parts)
+        self.device_of = parts["StorageBase"].__dict__["device"].__get__
+
+    def __call__(self, thing):
+        targets, labels = self.plain(thing)
+        try:
+            memory = self.memory_of(thing, self.device_of(thing))
+        except Exception:  # of a FakeTensor: it may not be asked for its data
+            memory = None
+        if memory is None:
+            return targets, labels
+        return [*targets, memory], [*labels, self.walk.storage_label]
 
 
 class _NodeReader:
