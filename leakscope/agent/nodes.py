@@ -8,7 +8,7 @@ from _weakref import ReferenceType
 from itertools import compress, repeat
 
 from . import classes, columns, roots
-from .format import IMMORTAL, NODE_KINDS
+from .format import IMMORTAL, NODE_KINDS, STORAGE_COLUMNS
 from .readers import CONTAINERS, GENERATORS, container_of, prefix_of
 
 _UNKNOWN, _LIVE, _ENDED = range(3)
@@ -81,6 +81,12 @@ class Nodes:
             if row is not None:
                 addresses[row] = 0
         return addresses
+
+    def storages(self):
+        """Return the columns of STORAGE_COLUMNS, {} where no storage was met."""
+        rows = [(self.walk.index[id(memory)], memory.address) for memory in self.walk.memories.values()
+                if memory.address and self.walk.index.get(id(memory)) is not None]
+        return {name: columns.column(name, values) for name, values in zip(STORAGE_COLUMNS, zip(*rows))}
 
     def bounds(self):
         """Return [address, limit, what] of the containers that declare a limit, and of instances with a number called so."""

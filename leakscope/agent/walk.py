@@ -17,7 +17,7 @@ from array import array
 from itertools import repeat
 
 from . import classes, columns, expanders, jsontext, roots, sizes, threads
-from .format import COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, NAMES_FILE, ROOT_KINDS, STORAGE
+from .format import COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, NAMES_FILE, ROOT_KINDS, STORAGE, STORAGE_COLUMNS
 from .holders import CacheReader, ContainerReader, ContextReader, LocalReader, is_tree
 from .instances import InstanceReader
 from .interpreter import InlineNames
@@ -78,12 +78,12 @@ def _write(folder, written, tables, done):
     try:
         if made:
             os.mkdir(folder)  # not those above: a session that somebody removed stays removed
-        for name in COLUMNS:
+        for name in written:
             columns.write(folder, name, written[name])
         _write_json(os.path.join(folder, NAMES_FILE), tables)
         _write_json(os.path.join(folder, DONE_FILE), done)
     except OSError:
-        for name in [name + ".npy" for name in COLUMNS] + [NAMES_FILE, DONE_FILE, DONE_FILE + ".new"]:
+        for name in [name + ".npy" for name in (*COLUMNS, *STORAGE_COLUMNS)] + [NAMES_FILE, DONE_FILE, DONE_FILE + ".new"]:
             try:
                 os.remove(os.path.join(folder, name))
             except OSError:
@@ -103,12 +103,12 @@ def _write_json(path, content):
 
 
 class Memory:
-    """A node that is no Python object: a device storage, a mapping."""
+    """A node that is no Python object: a storage, a mapping. `address`: of a storage's data, 0 for others."""
 
-    __slots__ = ("kind", "size", "device")
+    __slots__ = ("kind", "size", "device", "address")
 
-    def __init__(self, kind, size, device):
-        self.kind, self.size, self.device = kind, size, device
+    def __init__(self, kind, size, device, address):
+        self.kind, self.size, self.device, self.address = kind, size, device, address
 
 
 class Walk:
@@ -162,11 +162,11 @@ class Walk:
         """Record a declared limit of a container."""
         self.bounds.append((id(thing), limit, what))
 
-    def memory(self, key, kind, size, device=0):
+    def memory(self, key, kind, size, device=0, address=0):
         """Return the node of a piece of memory that is no object, one for each key."""
         found = self.memories.get(key)
         if found is None:
-            found = self.memories[key] = Memory(kind, size, device)
+            found = self.memories[key] = Memory(kind, size, device, address)
         return found
 
     def instances_of(self, *wanted):
@@ -398,6 +398,7 @@ class Walk:
         for place, name in enumerate(("root_node", "root_kind", "root_label")):
             written[name] = columns.column(name, [root[place] for root in self.root_rows])
         written["refcount"] = nodes.refcounts()
+        written.update(nodes.storages())
         tables = {"strings": list(self.names.strings), "types": nodes.types, "sites": list(sites) or [None],
                   "bounds": nodes.bounds(), "caches": nodes.caches,
                   "line_growth": getattr(tracer, "line_growth", [])}
