@@ -13,7 +13,7 @@ from leakscope.analyse import grouping, kin, settle
 from leakscope.analyse.devices import prefix_of
 from leakscope.analyse.waste import empty_containers
 from leakscope.case import LEAST_SNAPSHOTS, Case
-from leakscope.commands import _device_use, _memory_snapshot
+from leakscope.commands import _device_gaps, _device_use, _memory_snapshot
 from leakscope.commands._absence import LOST_CLAIM
 from leakscope.commands._device_chapter import chapters
 from leakscope.detectors import _devices
@@ -125,7 +125,7 @@ def _report(session: sessions.Session, processes: Sequence[sessions.SessionProce
                        key=lambda what: (not what.owner, -(what.growth_bytes or 0)))
     if shown.memory.is_estimated:
         skipped = [*skipped, ESTIMATED]
-    notes = [*skipped, *(note for process in processes for note in _notes(process))]
+    notes = [*skipped, *_device_gaps.damaged(shown), *(note for process in processes for note in _notes(process))]
     return Report(
         tool_version=leakscope.__version__, session=_session_info(session, processes), verdict=answer, layers=shown.layers,
         findings=tuple(findings), dismissed=tuple(dismissed), gaps=_gaps(session, shown, findings),
@@ -196,6 +196,7 @@ def _gaps(session: sessions.Session, case: Case, findings: Sequence[Finding]) ->
         missing = settle.why_none(asked_s, case.timeline) if asked_s else "the load never paused for a snapshot"
         gaps.append(Gap("that it stays when the load pauses", missing,
                         "leakscope run --settle 30s -- COMMAND, where the load can pause"))
+    gaps += _device_gaps.gaps(case, findings, session.info.get("gpu") or {})
     return tuple(gaps)
 
 
