@@ -136,9 +136,10 @@ class Device:
         found = {}
         for name, points in courses.items():
             term = self._term(name, points)
-            if name in PARTS and term.growth is not None and not waterfall.rises_at_snapshots(owned, name):
+            is_line = name in PARTS[1:]  # a line rises beyond doubt, whatever it is drawn through
+            if is_line and term.growth is not None and not waterfall.rises_at_snapshots(owned, name):
                 term = term._replace(growth=None)
-            found[name] = term._replace(is_interpolated=name in PARTS[1:])
+            found[name] = term._replace(is_interpolated=is_line)
         return found
 
     @cached_property

@@ -189,9 +189,7 @@ def _on(line: Points, t_s: float) -> float:
 
 def rises_at_snapshots(seen: Sequence[tuple[float, Owned]], name: str) -> bool:
     """True if a part of what is allocated never fell from one snapshot to the next, and rose in nearly all of the intervals."""
-    values = {"allocated_owned": [owned.owned_bytes for _, owned in seen],
-              "workspaces": [owned.workspace_bytes or 0 for _, owned in seen],
-              "allocated_unowned": [owned.without_owner_bytes for _, owned in seen]}[name]
+    values = [value for _, value in _line(seen, name)]
     rises = [later - sooner for sooner, later in zip(values, values[1:])]
     stalls = sum(rise <= 0 for rise in rises)
     return bool(rises) and min(rises) >= 0 and values[-1] > values[0] and stalls <= len(rises) // STALLS
