@@ -103,7 +103,7 @@ class MemoryTrend(NamedTuple):
 def heap_totals(graph: HeapGraph) -> HeapTotals:
     """Sum a snapshot up."""
     sizes, kinds = graph.shallow_bytes.astype(np.int64), graph.kind
-    host = (graph.device == 0) & (kinds != _MAPPING)
+    host = graph.is_host & (kinds != _MAPPING)
     sizes = np.where(host & (sizes <= SMALL_OBJECT_BYTES), -(-sizes // BLOCK_STEP_BYTES) * BLOCK_STEP_BYTES, sizes)
     in_two = np.fromiter((name.qualname in TWO_BLOCKS for name in graph.types), bool, len(graph.types))
     limit = np.where(in_two[graph.type_id], SMALL_OBJECT_BYTES + HEADER_BYTES, SMALL_OBJECT_BYTES)

@@ -98,6 +98,14 @@ class HeapGraph:
         return self
 
     @property
+    def is_host(self) -> Array:
+        """(N,) bool: what takes memory of the host; what lies on a simulated device does, too."""
+        if self.devices is not None and self.devices.get("simulated") is True:
+            return np.ones(self.node_count, bool)
+        on_host: Array = self.device == 0
+        return on_host
+
+    @property
     def node_count(self) -> int:
         """N."""
         return len(self.address)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from leakscope.analyse import layers
 from leakscope.analyse.layers import Window
 from tests.detectors.cases import MIB, timeline
@@ -153,3 +155,16 @@ def test_a_burst_that_a_snapshot_happens_to_see_moves_nothing_between_the_layers
     growth = by_name(layers.account(samples, layers.private_memory(samples), totals, Window(0.0, 60.0)))
     assert (growth["python"], growth["native"]) == (0, 0)
     assert growth[layers.KEPT] == growth["total"]
+
+
+def test_memory_of_a_simulated_device_is_memory_of_the_host_and_of_a_real_one_is_not():
+    text = """
+        module app
+        app .t -> t:torch.Tensor
+        t <storage> -> store:storage 64MiB on cuda:0
+        segment cuda:0 1GiB
+        blocks store
+    """
+    real = heap(text)
+    simulated = replace(real, devices={**real.devices, "simulated": True})
+    assert layers.heap_totals(real).malloc_bytes < MIB < 64 * MIB <= layers.heap_totals(simulated).malloc_bytes
