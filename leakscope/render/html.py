@@ -63,7 +63,9 @@ def _view(report: Report) -> dict[str, Any]:
         "bar": _charts.layer_bar(report.layers, _blamed(report)), "legend": _legend(report),
         "device_bars": [(layer, _charts.device_bar(layer, _blamed_term(report, layer)), _device_legend(report, layer))
                         for layer in report.layers if layer.terms and _text.is_device(layer.name)],
-        "device_notes": _device_notes(report), **_devices_view(report),
+        "device_notes": _device_notes(report),
+        "host_growth": next((layer.growth_bytes for layer in report.layers if layer.name == "total"), None),
+        "blamed_device": _blamed(report) if _text.is_device(_blamed(report)) else "", **_devices_view(report),
         "trace": _trace, "findings": report.findings[:_MOST_FINDINGS],
         "pictures": [(finding, _pictures.picture(finding)) for finding in report.findings[:_MOST_FINDINGS]
                      if finding.path or finding.cycle],

@@ -18,7 +18,7 @@ from leakscope.report import (
     Series,
     SnapshotMark,
 )
-from tests.render.reports import MIB, no_leak
+from tests.render.reports import HOSTILE, MIB, no_leak, with_strings
 
 GIB = 1024 * MIB
 HOURS = 2 * 3600.0
@@ -62,7 +62,7 @@ def gpu_leak() -> Report:
     finding = Finding(
         Rule("LS401", "piled-tensors", "Tensors pile up under an owner"), Confidence.HIGH, "cuda:0",
         "serve.EmbeddingClient._tensor_cache", path, "torch.Tensor", 4242, 6_348, 0.88, {"host": 3_910_000, "cuda:0": 12 * GIB},
-        {"cuda:0": int(12.2 * GIB)}, 0.72, 12 * GIB, (), SITE, (SITE,), (), ("its size rose in every interval",),
+        {"cuda:0": int(11.98 * GIB)}, 0.71, 12 * GIB, (), SITE, (SITE,), (), ("its size rose in every interval",),
         ("no load was stopped before the last snapshot",), "Bound the cache, or keep the embeddings on the host.", None,
         "LS1-HANDMADEDEVICE42", (12, 1_600, 3_190, 4_770, 6_348),
         evidence=(("G", "it grew in every interval (entries): 12 -> 1 600 -> 3 190 -> 4 770 -> 6 348"),))
@@ -81,7 +81,7 @@ def gpu_leak() -> Report:
 OWNERS = (
     DeviceOwner("serve.model.encoder.layers[*].weight", int(60.8 * GIB), 0, 842,
                 Location("load", "site-packages/safetensors/torch.py", 41)),
-    DeviceOwner("serve.client._tensor_cache[*]", 12 * GIB, int(12.2 * GIB), 6_348, SITE),
+    DeviceOwner("serve.client._tensor_cache[*]", 12 * GIB, int(11.98 * GIB), 6_348, SITE),
     DeviceOwner("serve.client._batches[*].hidden", 410 * MIB, 160 * MIB, 12, None),
     DeviceOwner("flashinfer.workspace._BUFFERS[*]", 384 * MIB, 0, 3,
                 Location("allocate", "site-packages/flashinfer/workspace.py", 88)),
@@ -99,6 +99,13 @@ CACHES = (
              (0, 644, 1_444, 2_244, 3_144), 256, "", "", {"host": 90_000}, "transformers"),
     CacheRow("torch._inductor.codecache.lookup()", "functools", (3, 40, 77, 120, 160), (0, 0, 0, 0, 0), (3, 40, 77, 120, 160),
              (0, 0, 0, 0, 0), None, "argument 2, functions", "identity", {"host": 3_000_000}, "torch"))
+
+
+def hostile_devices() -> Report:
+    """The same, every string of it hostile."""
+    changed = with_strings(gpu_leak(), HOSTILE)
+    assert isinstance(changed, Report)
+    return changed
 
 
 def segments(count: int, parts: int, seed: int = 7) -> tuple[SegmentRow, ...]:

@@ -228,7 +228,7 @@ HOSTILE = "</script><script>alert(1)</script><!--\"'&|`*_[x](javascript:y) \x1b[
 def hostile(text: str = HOSTILE) -> Report:
     """The first two reports in one, every string of them replaced by `text`: names come from programs, not from us."""
     both = dataclasses.replace(python_leak(), findings=(*python_leak().findings, *delayed_garbage().findings))
-    changed = _with_strings(both, text)
+    changed = with_strings(both, text)
     assert isinstance(changed, Report)
     return changed
 
@@ -247,16 +247,17 @@ def large() -> Report:
         session=dataclasses.replace(report.session, processes=report.session.processes * 500, command=("python", name * 50)))
 
 
-def _with_strings(value: Any, text: str) -> Any:
+def with_strings(value: Any, text: str) -> Any:
+    """A record in which every string is `text`."""
     if isinstance(value, str):
         return text
     if isinstance(value, Enum):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **{name: _with_strings(each, text) for name, each in fields.items()})
+        return dataclasses.replace(value, **{name: with_strings(each, text) for name, each in fields.items()})
     if isinstance(value, tuple):
-        return tuple(_with_strings(each, text) for each in value)
+        return tuple(with_strings(each, text) for each in value)
     if isinstance(value, dict):
-        return {f"{text}{index}": _with_strings(each, text) for index, each in enumerate(value.values())}
+        return {f"{text}{index}": with_strings(each, text) for index, each in enumerate(value.values())}
     return value

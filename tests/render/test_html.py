@@ -16,7 +16,7 @@ import pytest
 from leakscope.model import Layer, Verdict, VerdictClass, Waste
 from leakscope.render import html
 from leakscope.report import DeviceChapter
-from tests.render.devices import gpu_leak, segments
+from tests.render.devices import gpu_leak, hostile_devices, segments
 from tests.render.reports import ALL, HOSTILE, KNOWN, delayed_garbage, hostile, large, no_leak, python_leak, with_known
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -189,9 +189,10 @@ def test_a_thousand_segments_and_five_hundred_owners_stay_small():
         assert cut in words
 
 
-def test_hostile_names_end_no_element_and_add_none():
-    plain_tags = {tag for report in ALL.values() for tag, _ in Page(html.text_of(report())).tags}
-    text = html.text_of(hostile())
+@pytest.mark.parametrize("made", [hostile, hostile_devices])
+def test_hostile_names_end_no_element_and_add_none(made):
+    plain_tags = {tag for report in (*ALL.values(), gpu_leak) for tag, _ in Page(html.text_of(report())).tags}
+    text = html.text_of(made())
     page = Page(text)
     assert page.open == []
     assert {tag for tag, _ in page.tags} <= plain_tags | DRAWN | {"g", "title", "text", "tspan"}
@@ -223,13 +224,14 @@ def browse(file):
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine: the page cannot be opened")
-@pytest.mark.parametrize("name", ["python-leak", "hostile"])
+@pytest.mark.parametrize("name", ["python-leak", "hostile", "gpu-leak", "hostile-devices"])
 def test_a_browser_opens_the_page_without_a_complaint_and_runs_its_script(name, tmp_path):
-    html.render(hostile() if name == "hostile" else ALL[name](), tmp_path / "report.html")
+    made = {**ALL, "hostile": hostile, "gpu-leak": gpu_leak, "hostile-devices": hostile_devices}[name]
+    html.render(made(), tmp_path / "report.html")
     done = browse(tmp_path / "report.html")
     page = Page(done.stdout)
-    sentence = HOSTILE[:34] if name == "hostile" else "(dict) grew by 19 098 entries"
-    assert sentence in page.text
+    sentence = HOSTILE[:34] if "hostile" in name else made().verdict.sentence.partition(" ")[2]
+    assert sentence in page.text.replace("\u00a0", " ")
     assert "CONSOLE" not in done.stderr  # a refused style or script and every error of a script say so there
     button = next(attributes for tag, attributes in page.tags if attributes.get("id") == "open-all")
     assert "hidden" not in button

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from leakscope.render import markdown
+from tests.render.devices import gpu_leak, hostile_devices
 from tests.render.reports import ALL, HOSTILE, KNOWN, delayed_garbage, hostile, large, python_leak, with_known
 
 
@@ -55,6 +56,15 @@ def test_names_are_code_so_that_a_ticket_does_not_make_them_bold():
     assert sentence == "see `__main__.Ranker.seen`, `*args` and `<locals>`."
 
 
+def test_a_device_is_told_by_its_terms_its_owners_and_its_caches():
+    text = markdown.text_of(gpu_leak())
+    assert "\n## Device cuda:0\n" in text
+    for row in ("| Tensors that Python holds | +12.4 GiB | 73.6 GiB |", "| **Used by this process** | +16.9 GiB | 86.4 GiB |",
+                "| `serve.client._tensor_cache[*]` | 12.0 GiB | +12.0 GiB | 6 348 | `EmbeddingClient.embed` (`serve.py:61`) |",
+                "| 12 -> 412 |", "the largest free block has 720.0 MiB"):
+        assert row in text
+
+
 def test_a_table_cell_with_a_bar_stays_one_cell():
     assert markdown.cell("a | b") == "a `\\|` b"
 
@@ -63,8 +73,9 @@ def test_a_code_span_holds_backticks():
     assert markdown.code("a`b") == "`` a`b ``"
 
 
-def test_hostile_names_make_no_markup():
-    text = markdown.text_of(hostile())
+@pytest.mark.parametrize("made", [hostile, hostile_devices])
+def test_hostile_names_make_no_markup(made):
+    text = markdown.text_of(made())
     assert not re.search(r"<[!/\w]", without_code(text))
     assert not re.search(r"^# @all", text, re.MULTILINE)
     assert "](javascript" not in without_code(text)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from leakscope.render import terminal
+from tests.render.devices import gpu_leak, hostile_devices
 from tests.render.reports import ALL, KNOWN, hostile, large, python_leak, with_known
 
 
@@ -24,7 +25,7 @@ def said(report, stream=None, report_file="out/report.html"):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("report", [*ALL.values(), hostile, large])
+@pytest.mark.parametrize("report", [*ALL.values(), hostile, large, gpu_leak, hostile_devices])
 def test_there_are_at_most_twelve_lines_and_the_last_names_the_report(report):
     lines = said(report()).splitlines()
     assert len(lines) <= 12
