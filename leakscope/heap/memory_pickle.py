@@ -27,6 +27,7 @@ MOST_OBJECTS = 40_000_000  # lists, dicts, tuples and named objects that a pickl
 MOST_MARKS = 1000  # open lists and dicts; a snapshot nests 7 deep; ours
 MOST_BLOCKS = 4_000_000  # a process with more live blocks is none; ours
 MOST_FRAMES, MOST_STACK_FRAMES = 4_000_000, 128  # of all stacks, of one: what is deeper is cut at its outer end; ours
+MOST_DEVICES = 128  # of a machine
 MOST_NAME = 200  # characters of a function
 NATIVE = "<native>"  # file of a frame that is no Python source: C++, generated code
 MOST_INTEGER = 1 << 64  # addresses and sizes are less
@@ -134,7 +135,8 @@ def read(path: Path) -> Json:
         block_count += len(found[-1]["blocks"])
         if block_count > MOST_BLOCKS:
             raise LeakScopeError(f"The file '{path}' shows more than {MOST_BLOCKS:,} blocks, which no process has.", HINT)
-    traces = [_dicts(each) for each in content.get("device_traces") or [] if isinstance(each, list)]
+    entries = content.get("device_traces")
+    traces = [_dicts(each) for each in entries[:MOST_DEVICES]] if isinstance(entries, list) else []
     oom = _last_oom(traces, stacks)
     has_frames = any(block["frames"] >= 0 for each in found for block in each["blocks"])
     settings = content.get("allocator_settings")
@@ -143,7 +145,8 @@ def read(path: Path) -> Json:
     return {
         "format": 1, "provider": "cuda", "simulated": content.get("simulated") is True, "torch": None,
         "backend": "native", "recording": "trace" if any(traces) else "state" if has_frames else "off",
-        "settings": {name: settings[name] for name in SETTINGS if isinstance(settings.get(name), (int, float, str, bool))},
+        "settings": {name: _printable(value) if isinstance(value, str) else value for name in SETTINGS
+                     if isinstance(value := settings.get(name), (int, float, str))},
         "devices": [{"name": f"cuda:{ordinal}", "ordinal": ordinal} for ordinal in ordinals], "host_stats": {},
         "segments": found, "frames": stacks.rows(), "libraries": [], "process_groups": None, "oom": oom,
         "notes": list(_notes(content, oom, has_frames, stacks))}
@@ -219,6 +222,11 @@ def _integer(value: Any) -> int:
     return value if type(value) is int and 0 <= value < MOST_INTEGER else 0
 
 
+def _ordinal(value: Any) -> int:
+    """The number of a device; one that no machine has counts as 0."""
+    return value if type(value) is int and 0 <= value < MOST_DEVICES else 0
+
+
 def _frame(frame: Json) -> tuple[str, int, str]:
     name = frame.get("name")
     return _shown_file(frame.get("filename")), _integer(frame.get("line")), _printable(name) if isinstance(name, str) else ""
@@ -242,7 +250,7 @@ def _shown_file(path: Any) -> str:
 def _segment(segment: Json, stacks: _Stacks) -> Json:
     """A segment with its blocks, fields of every version in the names of the newest; what is not there stays away."""
     found: Json = {name: _integer(segment[name]) for name in SEGMENT_FIELDS if name in segment}
-    found.setdefault("device", 0)
+    found["device"] = _ordinal(segment.get("device"))
     found["segment_type"] = "small" if segment.get("segment_type") == "small" else "large"
     pool = segment.get("segment_pool_id")
     if isinstance(pool, (list, tuple)) and len(pool) == 2:
@@ -310,7 +318,7 @@ def write(record: Json, path: Path) -> None:
     rows = [[{"filename": frame[0], "line": frame[1], "name": frame[2]} for frame in stack if len(frame) == 3]
             for stack in record.get("frames") or []]
     segments = [_viewer_segment(each, rows) for each in _dicts(record.get("segments"))]
-    count = 1 + max((_integer(each.get("device")) for each in segments), default=0)
+    count = 1 + max((_ordinal(each.get("device")) for each in segments), default=0)
     traces: list[list[Json]] = [[] for _ in range(count)]
     oom = record.get("oom")
     if oom and isinstance(oom.get("device"), int) and 0 <= oom["device"] < count:

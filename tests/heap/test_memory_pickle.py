@@ -272,3 +272,18 @@ def test_odd_values_count_as_not_there(tmp_path):
     found = memory_pickle.read(saved(tmp_path, {"segments": [segment], "device_traces": [[oom], 7], "allocator_settings": 5}))
     assert Blocks.of(found).totals().reserved == 0
     assert found["oom"]["requested_bytes"] == 0 and found["frames"] == [[["<native>", 0, "?[31m"]]]
+
+
+@pytest.mark.parametrize("content", [
+    {"device_traces": 5}, {"device_traces": {"a": 1}}, {"device_traces": [[{"action": "oom"}]] * 500}, {"host_segments": 3},
+    {"allocator_settings": {"backend": "x" * 100_000}}, {"external_annotations": None}, {"segments": [{"blocks": {"a": 1}}]}])
+def test_parts_of_another_shape_and_more_than_there_can_be_are_left_out(tmp_path, content):
+    found = memory_pickle.read(saved(tmp_path, {"segments": []} | content))
+    assert len(repr(found)) < 2000
+    assert Blocks.of(found).totals().reserved == 0
+
+
+def test_a_device_that_no_machine_has_takes_no_memory(tmp_path):
+    found = memory_pickle.read(saved(tmp_path, {"segments": [{"device": 1 << 50, "blocks": []}]}))
+    memory_pickle.write({"segments": [{"device": 1 << 50}]}, tmp_path / "a.pickle")
+    assert found["devices"] == [{"name": "cuda:0", "ordinal": 0}] and (tmp_path / "a.pickle").stat().st_size < 1000
