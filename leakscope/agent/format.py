@@ -195,7 +195,13 @@ IMMORTAL = 0xFFFFFFFF
 #   sites    list of {"frames": [[file, line, function], ...] innermost first, "bytes", "count"}; row 0 is null.
 #            Sampled: bytes and count are unbiased estimates of what is alive (sums of sample_weight, of weight / bytes)
 #   bounds   list of [address, limit, what]: declared limits, such as [.., 4096, "maxsize"] of an lru_cache or deque maxlen
-#   caches   list of {"address", "name", "maxsize" (null: none), "currsize", "hits", "misses"} of functools caches
+#   caches   list of {"address", "name", "maxsize" (null: none), "currsize", "hits", "misses", "arguments": names of the
+#            arguments of the function, "keys"} of functools caches. "keys" is {"looked": how many of the newest were looked at,
+#            "positions": [{"at": path in the key: an argument's or item's number, "name=" of a keyword, ".name" of a field
+#            ([]: the key itself), "types": {type: count}, "distinct" values, "min" and "max" of the "shown" ints, "identity":
+#            how many are compared by identity, "opaque": how many by code that was not asked}], "samples": [[[int or null for
+#            each position], address of the value], ...]}. Ints are shown where 0 <= v < 2^20: lengths and shapes
+#   tables   list of {"address", "size", "keys"} of the longest dicts of 8 entries or more whose newest key is an int or a tuple
 #   line_growth  list of [file, line, function, bytes, count]: lines that hold over 10 KB more than at the last snapshot
 #            of the same tracemalloc window, largest first; empty when nothing was traced
 #

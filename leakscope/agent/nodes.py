@@ -9,6 +9,7 @@ from itertools import compress, repeat
 
 from . import classes, columns, roots
 from .format import IMMORTAL, NODE_KINDS, STORAGE_COLUMNS
+from .keys import Keys
 from .readers import CONTAINERS, GENERATORS, container_of, prefix_of
 
 _UNKNOWN, _LIVE, _ENDED = range(3)
@@ -20,12 +21,13 @@ _LENGTHS = {container: container.__len__ for container in CONTAINERS}
 
 
 class Nodes:
-    """The columns of the nodes of a finished walk; `types` and `caches` are those of names.json."""
+    """The columns of the nodes of a finished walk; `types`, `caches` and `tables` are those of names.json."""
 
     def __init__(self, walk):
         self.walk = walk
         self.types = []
         self.caches = []
+        self.keys = Keys(walk)
         kinds, lengths, states, labellers = [], [], [], []
         rows = {}
         objects = walk.objects
@@ -43,6 +45,7 @@ class Nodes:
         self.columns["length"] = self._by_type(type_id, lengths, "length")
         self.columns["state"] = self._by_type(type_id, states, "state")
         self.columns["label"] = self._by_type(type_id, labellers, "label")
+        self.tables = self.keys.tables(self.columns["length"])
         self.columns["device"] = columns.column("device", bytes(len(type_id)))
         self._memories()
 
@@ -177,7 +180,7 @@ class Nodes:
                 name = self._dotted(target.__module__, target.__qualname__)
                 info = _lru_cache_wrapper.cache_info(thing)
                 self.caches.append({"address": id(thing), "name": name, "maxsize": info[2], "currsize": info[3],
-                                    "hits": info[0], "misses": info[1]})
+                                    "hits": info[0], "misses": info[1], **self.keys.of_cache(thing, target)})
                 if info[2] is not None:
                     self.walk.bound(thing, info[2], "maxsize")
                 return self._text("lru_cache of %s()" % name)

@@ -400,7 +400,7 @@ class Walk:
         written["refcount"] = nodes.refcounts()
         written.update(nodes.storages())
         tables = {"strings": list(self.names.strings), "types": nodes.types, "sites": list(sites) or [None],
-                  "bounds": nodes.bounds(), "caches": nodes.caches,
+                  "bounds": nodes.bounds(), "caches": nodes.caches, "tables": nodes.tables,
                   "line_growth": getattr(tracer, "line_growth", [])}
         return written, tables
 

@@ -1,4 +1,5 @@
-/* What a program says itself of its containers: limits, and what caches count. They go to names.json as "bounds" and "caches". */
+/* What a program says itself of its containers: limits, and what caches count. They go to names.json as "bounds" and "caches"; what
+ * the keys look like: keys.c. */
 #include "engine.h"
 
 typedef struct {
@@ -7,23 +8,20 @@ typedef struct {
 } Bound;
 static Vector bounds;
 
-typedef struct {
-    uint64_t address, currsize, hits, misses;
-    int64_t maxsize;
-    Row name;
-} Cache;
-static Vector caches;
+static Vector caches; /* CacheFacts */
 
 void bounds_open(void)
 {
     vector_open(&bounds, sizeof(Bound));
-    vector_open(&caches, sizeof(Cache));
+    vector_open(&caches, sizeof(CacheFacts));
+    keys_open();
 }
 
 void bounds_close(void)
 {
     vector_close(&bounds);
     vector_close(&caches);
+    keys_close();
 }
 
 void bound(PyObject *container, uint64_t limit, const char *what)
@@ -31,9 +29,9 @@ void bound(PyObject *container, uint64_t limit, const char *what)
     *(Bound *)vector_add(&bounds, 1) = (Bound){(uintptr_t)container, limit, name_own(what)};
 }
 
-void cache_info(PyObject *cache, Row name, int64_t maxsize, uint64_t currsize, uint64_t hits, uint64_t misses)
+void cache_info(CacheFacts facts)
 {
-    *(Cache *)vector_add(&caches, 1) = (Cache){(uintptr_t)cache, currsize, hits, misses, maxsize, name};
+    *(CacheFacts *)vector_add(&caches, 1) = facts;
 }
 
 void bound_by(PyObject *holder, PyObject *limit, const char *name)
@@ -69,15 +67,19 @@ void bounds_write(Output *output)
     }
     out(output, "],\"caches\":[");
     for (size_t place = 0; place < caches.count; place++) {
-        const Cache *one = &AT(Cache, caches, place);
-        out(output, "%s{\"address\":%llu,\"name\":", place ? "," : "", (unsigned long long)one->address);
+        const CacheFacts *one = &AT(CacheFacts, caches, place);
+        uint64_t held = one->dict == NULL ? 0 : (uint64_t)((PyDictObject *)one->dict)->ma_used;
+        out(output, "%s{\"address\":%llu,\"name\":", place ? "," : "", (unsigned long long)(uintptr_t)one->cache);
         out_text(output, name_text(one->name));
         if (one->maxsize < 0)
             out(output, ",\"maxsize\":null");
         else
             out(output, ",\"maxsize\":%lld", (long long)one->maxsize);
-        out(output, ",\"currsize\":%llu,\"hits\":%llu,\"misses\":%llu}", (unsigned long long)one->currsize,
+        out(output, ",\"currsize\":%llu,\"hits\":%llu,\"misses\":%llu", (unsigned long long)held,
             (unsigned long long)one->hits, (unsigned long long)one->misses);
+        keys_of_cache(output, one);
+        out(output, "}");
     }
     out(output, "]");
+    keys_of_tables(output);
 }

@@ -209,6 +209,11 @@ enum { CACHE_TYPE_OF_LINK, CACHE_KEY, CACHE_RESULT, CACHE_DICT, CACHE_ITSELF, CA
 static const char *const cache_words[CACHE_WORDS] = {"link type", "cache key", "cache[*]", "__dict__", "cache", "kwd_mark",
                                                      "__wrapped__"};
 
+PyObject *result_of_link(PyObject *link)
+{
+    return ((Link *)link)->result;
+}
+
 /* A link is no object that the collector knows: with a limit, the cache itself shows key, value and type of its links. */
 static void read_cache(TypeInfo *info, PyObject *thing)
 {
@@ -255,8 +260,8 @@ static Row label_cache(TypeInfo *info, PyObject *thing)
         return 0;
     PyFunctionObject *function = (PyFunctionObject *)cache->function;
     Row name = name_joined("", dotted_if_text(function->func_module), ".", dotted_if_text(function->func_qualname), "");
-    uint64_t held = cache->cache != NULL && PyDict_Check(cache->cache) ? ((PyDictObject *)cache->cache)->ma_used : 0;
-    cache_info(thing, name, cache->maxsize, held, cache->hits, cache->misses);
+    cache_info((CacheFacts){thing, cache->cache != NULL && PyDict_Check(cache->cache) ? cache->cache : NULL, cache->function,
+                            cache->kwd_mark, name, cache->maxsize, (uint64_t)cache->hits, (uint64_t)cache->misses, cache->typed != 0});
     if (cache->maxsize >= 0)
         bound(thing, cache->maxsize, "maxsize");
     return name_joined("lru_cache of ", name, "", 0, "()");

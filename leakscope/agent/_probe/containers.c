@@ -158,6 +158,7 @@ static void read_dict(TypeInfo *info, PyObject *thing)
     Entries entries;
     if (!entries_of(thing, &entries))
         return;
+    keys_note(thing);
     int space = AT(uint8_t, walk.is_space, walk.row);
     if (space == KEYS_ONLY)
         read_keys(&entries);
@@ -268,8 +269,10 @@ static void read_contents(TypeInfo *info, PyObject *thing)
     PyTypeObject *container = derived->container;
     Entries entries;
     if (container == &PyDict_Type) {
-        if (entries_of(thing, &entries))
+        if (entries_of(thing, &entries)) {
+            keys_note(thing);
             read_entries(&derived->rows, &entries);
+        }
     } else if (container == &PyList_Type) {
         read_list(info, thing);
     } else if (container == &PyTuple_Type) {

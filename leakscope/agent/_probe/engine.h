@@ -108,7 +108,13 @@ void bounds_open(void);
 void bounds_close(void);
 void bound_by(PyObject *holder, PyObject *limit, const char *name); /* `holder`'s attribute `name`, one of limit_names: if it is a
                                                                        positive int, the holder is bounded by it */
-void bounds_write(Output *output); /* "bounds" and "caches" of names.json */
+void bounds_write(Output *output); /* "bounds", "caches" and "tables" of names.json */
+
+/* --- keys.c --- */
+void keys_open(void);
+void keys_close(void);
+void keys_of_cache(Output *output, const CacheFacts *facts); /* "arguments" and "keys" of a cache, with a comma before */
+void keys_of_tables(Output *output);                         /* "tables", after all caches */
 
 /* --- own.c --- */
 void own_open(const WalkOrder *order); /* leaves out the singletons and what is the agent's */

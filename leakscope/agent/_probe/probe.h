@@ -179,8 +179,16 @@ void bound(PyObject *container, uint64_t limit, const char *what); /* names.json
 bool is_own_space(PyObject *globals);                  /* the namespace of one of the agent's modules */
 bool is_own_thread(unsigned long ident);               /* a thread of the agent: none of its frames, exceptions, contexts is a root */
 PyCodeObject *closure_of(uint32_t row);                /* what name_closure() said of the tuple in this row; NULL: nothing */
-void cache_info(PyObject *cache, Row name, int64_t maxsize, uint64_t currsize, uint64_t hits, uint64_t misses); /* names.json
-    ["caches"]; maxsize -1: none. A labeller calls it, and bound() where there is a limit, as Nodes._label_cache does */
+
+typedef struct { /* what a functools cache says of itself */
+    PyObject *cache, *dict, *function, *kwd_mark; /* dict: NULL where it is none; function: a Python function */
+    Row name;
+    int64_t maxsize; /* -1: none */
+    uint64_t hits, misses;
+    bool is_typed;
+} CacheFacts;
+void cache_info(CacheFacts facts);                     /* names.json["caches"]. A labeller calls it, and bound() where there is a
+    limit, as Nodes._label_cache does */
 void each_tracked(void (*take)(PyObject *thing, void *own), void *own); /* the objects that the collector lists, all generations */
 
 /* What tp_traverse of `thing` shows, in its order, as gc.get_referents: nothing for an object that the collector does not know.

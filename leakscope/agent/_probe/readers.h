@@ -51,6 +51,8 @@ static inline PyObject *value_at(const Entries *entries, size_t place)
     return *(PyObject *const *)(entries->values + place * entries->value_bytes);
 }
 
+void keys_note(PyObject *dict);                     /* keys.c: a dict may be a table */
+PyObject *result_of_link(PyObject *link);           /* code.c: what a functools cache with a limit keeps under a key */
 size_t bytes_of_keys(PyDictKeysObject *keys);       /* of a table with its entries: _PyDict_KeysSize */
 size_t room_of_shared_keys(PyDictKeysObject *keys); /* values that a split dict has room for */
 

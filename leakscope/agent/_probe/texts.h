@@ -75,6 +75,8 @@ typedef struct {
 
 void words_open(PyObject *words);                   /* frozenset of str, or NULL */
 void words_close(void);
+Py_hash_t hash_of_text(PyObject *text);             /* of a ready str: the one it keeps, or made the same way */
+Py_hash_t hash_of_bytes(const void *bytes, Py_ssize_t count);
 Constant *constant_of(PyObject *text);              /* of a ready str; NULL: the program does not know it */
 bool is_word(const char *word, size_t length);      /* whether the program knows an ASCII word */
 

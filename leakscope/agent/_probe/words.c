@@ -18,7 +18,12 @@ static Table codes; /* those that were learnt */
 #define HASH_OF_BYTES _Py_HashBytes
 #endif
 
-static Py_hash_t text_hash(PyObject *text)
+Py_hash_t hash_of_bytes(const void *bytes, Py_ssize_t count)
+{
+    return HASH_OF_BYTES(bytes, count);
+}
+
+Py_hash_t hash_of_text(PyObject *text)
 {
     Py_hash_t hash = ((PyASCIIObject *)text)->hash;
     if (hash != -1)
@@ -66,7 +71,7 @@ static void learn_text(PyObject *text)
     Text ready;
     if (!text_of(text, &ready))
         return;
-    Py_hash_t hash = text_hash(text);
+    Py_hash_t hash = hash_of_text(text);
     Constant *constant = constant_place(text, hash);
     if (constant->text != NULL)
         return;
@@ -140,7 +145,7 @@ void names_learn(PyCodeObject *code)
 
 Constant *constant_of(PyObject *text)
 {
-    Constant *constant = constant_place(text, text_hash(text));
+    Constant *constant = constant_place(text, hash_of_text(text));
     return constant->text == NULL ? NULL : constant;
 }
 
