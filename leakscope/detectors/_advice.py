@@ -100,6 +100,12 @@ def advice(topic: str, around: Surroundings) -> tuple[str, ...]:
     return tuple(row.text for row in rows if row.holds(around))
 
 
+def clause(around: Surroundings, topic: str) -> str:
+    """Return the first sentence that holds on a topic, to follow a semicolon; "" where none does."""
+    first = next(iter(advice(topic, around)), "").rstrip(".")
+    return f"; {first[:1].lower()}{first[1:]}" if first else ""
+
+
 def remedy(around: Surroundings, *topics: str) -> str:
     """Return what to do on some topics, one sentence after the other."""
     return " ".join(sentence for topic in topics for sentence in advice(topic, around))
@@ -138,10 +144,9 @@ TABLE = (
            off=(*SPLIT, "expandable_segments")),
     Advice("streams", "Use few streams, again and again."),
     # 14 high water
-    Advice("high-water", "Nothing has to be done: the room is used again."),
-    Advice("high-water", "Bound the batch or the length if the peak sets the size of the machine.",),
     Advice("high-water", "Where other processes need the room, torch.cuda.empty_cache() at a quiet moment gives it back.",
            backends=("native",), clears=True),
+    Advice("high-water", "Bound the batch or the length if the peak sets the size of the machine."),
     Advice("high-water", "A torch.cuda.MemPool takes rare spikes apart from the rest.", versions=">=2.5", providers=CUDA_LIKE,
            backends=("native",)),
     # 15 deferred frees
@@ -188,7 +193,7 @@ TABLE = (
     # 26 churn
     Advice("churn", "Stop calling torch.cuda.empty_cache() for every request or step: each segment is asked from the driver "
            "again."),
-    Advice("churn", "Allocations that fail make the allocator give everything back and try again: leave it more room."),
+    Advice("retries", "Allocations that fail make the allocator give everything back and try again: leave it more room."),
     # a cache of functions, kernels or graphs
     Advice("function-cache", "cache_clear() frees what it holds.", clears=True),
     Advice("function-cache", "Do not clear it while the process runs: captured graphs may still use what it holds.",

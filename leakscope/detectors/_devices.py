@@ -86,9 +86,11 @@ def finding(case: Case, device: Device, rule: Rule, cause: Cause, remedy: str) -
     share = None if whole is None else memory.ratio(explained, whole.bytes)
     of_term = () if part is None else (f"that is {part:.0%} of the growth of the term \"{TERM_WORDS[cause.term]}\", "
                                        f"{bytes_text(term.growth_bytes or 0, signed=True)} on {device.name}",)
-    doubts = (*cause.doubts, *_flat(device, cause.term), *_not_measured(device, cause.term))
+    by_load = tuple(_by_load(case, device))
+    doubts = (*by_load, *cause.doubts, *_flat(device, cause.term), *_not_measured(device, cause.term))
+    confidence = Confidence.LOW if by_load else _confidence(device, cause, term.growth)
     slope, per_work = (term.growth.slope, term.growth.per_work) if term.growth else (None, None)
-    return Finding(rule, _confidence(device, cause, term.growth), device.name, cause.owner, None, cause.type,
+    return Finding(rule, confidence, device.name, cause.owner, None, cause.type,
                    pid=int(case.info.get("pid", 0)), object_count=cause.count, growth_bytes={device.name: explained},
                    share_of_growth_ratio=share, site=next(iter(cause.sites), None), sites=cause.sites,
                    rate=slope and slope.rate, bytes_per_work=per_work and per_work.rate,
@@ -133,6 +135,13 @@ def _flat(device: Device, term: str) -> Iterator[str]:
     """That the device as a whole did not grow with a term: then it took the place of something else."""
     if device.terms[term].growth is not None and _whole(device, term) is None:
         yield f"what is used of {device.name} did not grow as a whole in the judged part of the run"
+
+
+def _by_load(case: Case, device: Device) -> Iterator[str]:
+    """That a larger load explains the growth of the device."""
+    if case.follows_load_on(device.name):
+        yield (f"the load that the program tells explains the growth of {device.name}: nothing certain is left per "
+               f"{case.unit_of_work} at equal batch and length")
 
 
 def _not_measured(device: Device, term: str) -> Iterator[str]:
@@ -210,6 +219,11 @@ def graph_count(case: Case) -> int:
 def remedy(case: Case, device: Device, *topics: str) -> str:
     """What to do on these topics of the table (_advice.py) in this process."""
     return _advice.remedy(surroundings(case, device), *topics)
+
+
+def clause(case: Case, device: Device, topic: str) -> str:
+    """The first of it, as the end of the reason of a dismissal."""
+    return _advice.clause(surroundings(case, device), topic)
 
 
 # --- the other classes ---------------------------------------------------------------------------------------------------

@@ -34,12 +34,12 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         said = []
         if per_s > LEAST_PER_S:
             said.append(f"{(taken or 0.0) / length_s:.1f} segments a second are taken from the driver and "
-                        f"{(given or 0.0) / length_s:.1f} given back")
+                        f"{(given or 0.0) / length_s:.1f} given back{_devices.clause(case, device, 'churn')}")
         if retries:
-            said.append(f"{count_text(retries)} allocations failed and were tried again after everything was given back")
+            said.append(f"{count_text(retries)} allocations failed and were tried again after everything was given back"
+                        f"{_devices.clause(case, device, 'retries')}")
         if said:
-            why = f"no growth: {'; '.join(said)}; {_devices.remedy(case, device, 'churn')}"
-            yield Dismissed(f"calls of the driver for {device.name}", why.rstrip("."), device=device.name)
+            yield Dismissed(f"calls of the driver for {device.name}", f"no growth: {'; '.join(said)}", device=device.name)
 
 
 def _rise(device: Device, name: str) -> float | None:

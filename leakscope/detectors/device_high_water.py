@@ -31,9 +31,9 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         size = _came_once(device)
         is_flat = all(device.terms[name].growth is None for name in ALLOCATED)
         if size and is_flat:
-            why = (f"{_devices.HIGH_WATER}: {bytes_text(size)} more are free and kept for the next time{_peak(device)}; "
-                   f"{_devices.remedy(case, device, 'high-water')}")
-            yield Dismissed(f"free segments on {device.name}", why.rstrip("."), "", size, device.name)
+            why = (f"{_devices.HIGH_WATER}: {bytes_text(size)} more are free and kept for the next time{_peak(device)}"
+                   f"{_devices.clause(case, device, 'high-water')}")
+            yield Dismissed(f"free segments on {device.name}", why, "", size, device.name)
 
 
 def _came_once(device: Device) -> int:
