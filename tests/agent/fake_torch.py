@@ -1,7 +1,6 @@
-"""Simulated torch modules, as each version of torch tells of its devices (which keys and arguments came with which version). No GPU.
+"""Simulated torch modules, as each version of torch tells of its devices: keys and arguments came with versions. No GPU.
 
-`bring_up("2.13")` puts them into sys.modules. What a real one does is said where it matters: `asked` notes every call that needs
-an initialised device.
+`bring_up("2.13")` puts them into sys.modules. `asked` notes every call that needs an initialised device.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ def _stat(current: int) -> dict[str, dict[str, int]]:
 def statistics(version: tuple[int, int], count_key: str = "allocation") -> dict[str, Any]:
     """The nested statistics of one device."""
     found: dict[str, Any] = {name: _stat(value) for name, value in {
-        "allocated_bytes": 1000, "reserved_bytes": 4000, "active_bytes": 1200, "inactive_split_bytes": 70, "requested_bytes": 900,
-        count_key: 5, "segment": 2, "active": 6, "inactive_split": 1}.items()}
+        "allocated_bytes": 1000, "reserved_bytes": 4000, "active_bytes": 1200, "inactive_split_bytes": 70,
+        "requested_bytes": 900, count_key: 5, "segment": 2, "active": 6, "inactive_split": 1}.items()}
     found.update(num_alloc_retries=3, num_ooms=1, max_split_size=-1)
     if version >= (2, 3):
         found.update(num_sync_all_streams=0, num_device_alloc=8, num_device_free=6)
@@ -135,7 +134,8 @@ class Fake:
         parts: dict[str, Any] = {"_cuda_hasPrimaryContext": lambda ordinal: ordinal < 1,
                                  "_cuda_attach_out_of_memory_observer": self.observers.append,
                                  "_cuda_memorySnapshot": lambda wanted: self.whole()}
-        return {"torch": {}, "torch.version": {"__version__": "%d.%d.0" % self.version, "cuda": "12.8", "hip": None},
+        version = {"__version__": f"{self.version[0]}.{self.version[1]}.0", "cuda": "12.8", "hip": None}
+        return {"torch": {}, "torch.version": version,
                 "torch._C": parts, "torch.cuda": cuda,
                 "torch.cuda.memory": {"_snapshot": self.whole, "_record_memory_history": self._record}}
 

@@ -1,4 +1,4 @@
-"""What the allocators of devices say comes from what the target has brought up, and from nothing else. No GPU: fake_torch.py."""
+"""What the allocators of devices say comes from what the target has brought up, and from nothing else. No GPU here."""
 
 from __future__ import annotations
 
