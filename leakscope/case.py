@@ -17,6 +17,7 @@ from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
 from leakscope.analyse.device_use import DeviceUse
 from leakscope.analyse.devices import Device, devices_of
+from leakscope.analyse.loadfit import LoadFit, load_fit
 from leakscope.analyse.moved import moved
 from leakscope.analyse.native_sites import NativeGrowth
 from leakscope.analyse.paths import Tree
@@ -141,6 +142,24 @@ class Case:
     def follows_load(self) -> bool:
         """True if the load explains most of the growth, and nothing certain is left at equal load."""
         return self.load is not None and self.load.is_explained
+
+    def load_fit(self, device: str | None = None) -> LoadFit | None:
+        """How peak memory follows the load that the program tells, of the host or a device; None where it tells none."""
+        if device not in self._load_fits:
+            on = self.device(device) if device else None
+            self._load_fits[device] = (
+                load_fit(self.timeline, self.window, None, self.memory_limit_bytes, self.memory.points) if on is None
+                else load_fit(self.timeline, on.window, on.name, on.limit_bytes))
+        return self._load_fits[device]
+
+    @cached_property
+    def _load_fits(self) -> dict[str | None, LoadFit | None]:
+        return {}
+
+    def follows_load_on(self, device: str) -> bool:
+        """True if the load explains most of the growth of a device, and nothing certain is left per unit of work."""
+        fit = self.load_fit(device)
+        return fit is not None and fit.is_explained
 
     @cached_property
     def coverage_ratio(self) -> float | None:

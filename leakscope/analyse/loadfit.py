@@ -299,7 +299,8 @@ def _resampled(observed: _Observed, weights: _Floats) -> list[_Solution]:
         starts = draw.integers(0, count - length + 1, -(-count // length))
         rows = np.sort((starts[:, None] + np.arange(length)).ravel()[:count])
         again = _Observed(observed.t_s[rows], observed.size[rows], observed.done[rows], observed.load[:, rows])
-        solution = _search(again, weights[rows])
+        is_alike = [*map(_varies, again.load)] == [*map(_varies, observed.load)]  # else it says nothing of one of the powers
+        solution = _search(again, weights[rows]) if is_alike else None
         if solution is not None:
             found.append(solution)
     return found

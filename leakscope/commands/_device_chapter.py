@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leakscope.analyse import cachekeys, fragmentation, loadfit
+from leakscope.analyse import cachekeys, fragmentation
 from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.devices import Device, Seen
 from leakscope.analyse.growth import PathTable
@@ -96,7 +96,7 @@ def _series(device: Device) -> tuple[Series, ...]:
 
 
 def _load_fit(case: Case, device: Device) -> str:
-    fit = loadfit.load_fit(case.timeline, device.window, device.name, device.limit_bytes)
+    fit = case.load_fit(device.name)
     return fit.sentence(f"on {device.name}", case.unit_of_work) if fit is not None else ""
 
 
@@ -111,7 +111,7 @@ def _owners(case: Case, device: Device) -> tuple[list[DeviceOwner], dict[int, in
     """
     if not case.readings:
         return [], {}
-    graph, table, first = case.last, case.readings[-1].table, case.readings[0].table
+    graph, table, first = case.last, case.readings[-1].table, _baseline(case, device)
     nodes = np.flatnonzero((graph.kind == _STORAGE) & (graph.device == device.code))
     if not len(nodes):
         return [], {}
@@ -130,6 +130,12 @@ def _owners(case: Case, device: Device) -> tuple[list[DeviceOwner], dict[int, in
     return [_with_site(case, owner, mine, row < MOST_SITED) for row, (owner, mine) in enumerate(found)], rows_of
 
 
+def _baseline(case: Case, device: Device) -> PathTable:
+    """The paths of the snapshot that growth is counted from: the first one after the device's start-up, else the first."""
+    settled = (reading.table for reading, t_s in zip(case.readings[:-1], case.times_s) if t_s >= device.window.start_s)
+    return next(settled, case.readings[0].table)
+
+
 def _path(case: Case, nodes: Array, inverse: Array, place: int) -> str:
     """The path of a class of storages in words, without the storage itself: the tensor is what a person knows."""
     path = case.path(int(nodes[int(np.argmax(inverse == place))]))
@@ -137,7 +143,7 @@ def _path(case: Case, nodes: Array, inverse: Array, place: int) -> str:
 
 
 def _growth(device: Device, table: PathTable, first: PathTable, rows: Sequence[int]) -> int | None:
-    """What these path classes have more on the device than in the first compared snapshot; None where there is one alone."""
+    """What these path classes have more on the device than in an earlier snapshot; None where there is one alone."""
     if first is table:
         return None
     after, before = table.device_bytes.get(device.code), first.device_bytes.get(device.code)

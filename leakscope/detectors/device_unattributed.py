@@ -29,7 +29,10 @@ NEXT = {  # what gets more evidence about a term, where recording the allocator 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield a finding for each term that grows and is not explained."""
-    growing = [(device, term) for device in case.devices for term in device.terms if device.terms[term].growth is not None]
+    by_load = [device for device in case.devices if device.growth is not None and case.follows_load_on(device.name)]
+    yield from (_by_load(case, device) for device in by_load)
+    growing = [(device, term) for device in case.devices if device not in by_load
+               for term in device.terms if device.terms[term].growth is not None]
     found = _devices.told(case, _devices.TERMS_OF) if growing else []
     for device, term in growing:
         growth = device.terms[term].growth
@@ -37,6 +40,15 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
         harmless = _devices.dismissed_bytes(case, device, term)
         if growth is not None and known + harmless < _devices.LEAST_SHARE * growth.bytes:
             yield _finding(case, device, term, growth.bytes - known, known)
+
+
+def _by_load(case: Case, device: Device) -> Dismissed:
+    """Growth that a larger load explains (leakscope.tick(batch=, tokens=), analyse/loadfit.py)."""
+    fit = case.load_fit(device.name)
+    explained = fit.explained_ratio or 0.0 if fit else 0.0
+    why = (f"it follows the load: {explained:.0%} of its growth is explained by batch and length, and nothing certain is left "
+           f"per {case.unit_of_work}")
+    return Dismissed(f"growth on {device.name}", why, "", device.growth_bytes, device.name)
 
 
 def _finding(case: Case, device: Device, term: str, rest: int, known: int) -> Finding:
