@@ -23,7 +23,8 @@ LEAST_SAMPLES = 12
 WANTED_RUN_S = 60.0  # what is asked for where a run was too short; ours
 EXPLAINED_SHARE = 0.5  # of the growth: what explains so much of it is named even where it cannot be claimed; ours
 STEP_SHARE = 0.8  # of all growth in one step: it is kept once, and no rate; ours
-HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", "it follows the load",
+BY_LOAD = "it follows the load"
+HARMLESS = ("bounded", "it levels off", "in flight", "filled at the start", BY_LOAD,
             "allocator high water")  # how reasons begin
 WAITING = "waiting garbage"  # how the reason of garbage begins that an ordinary collector will free
 ALIVE_TAIL = 0.2  # a process whose samples reach into the last part of the run counts for the rate
@@ -89,9 +90,10 @@ def judge(examined: Sequence[Examined]) -> Verdict:
     limit = next((each.case.memory_limit_bytes for each in examined if each.case.memory_limit_bytes), None)
     rate = total_rate(examined)
     growth = sum(each.case.trend.growth_bytes for each in examined if each.case.trend)
-    growing = [device for each in examined for device in each.case.devices if device.growth is not None]
+    growing = [(each.case, device) for each in examined for device in each.case.devices
+               if device.growth is not None and not each.case.follows_load_on(device.name)]
     if not claims and growing and not _too_short(examined[0].case):
-        return on_device(growing[0], _nobody_on(growing[0], findings))
+        return on_device(growing[0][1], _nobody_on(*growing[0], findings))
     if not claims:
         return replace(_no_claim(examined, findings, growth), growth_bytes=growth, rate=rate, memory_limit_bytes=limit,
                        bytes_per_work=_per_work(examined[0].case))
@@ -125,22 +127,17 @@ def _unattributed(device: Device, claims: Sequence[Finding]) -> str:
     return f" Unattributed: {bytes_text(growth.bytes - known)} more on {device.name}."
 
 
-def _nobody_on(device: Device, findings: Sequence[Finding]) -> Verdict:
+def _nobody_on(case: Case, device: Device, findings: Sequence[Finding]) -> Verdict:
     """The verdict where a device grows and nothing that was found can be claimed."""
-    growth = device.growth
     terms = sorted((term for term in device.terms.values() if (term.growth_bytes or 0) > 0),
                    key=lambda term: -(term.growth_bytes or 0))
     where = f", {bytes_text(terms[0].growth_bytes or 0)} of it in the term {terms[0].name}" if terms else ""
-    mine = [finding for finding in findings if finding.layer == device.name]
-    owner = next((each for each in mine if (each.share_of_growth_ratio or 0.0) >= EXPLAINED_SHARE and each.path), None)
-    why = "it is unattributed"
-    if owner is not None:
-        doubt = f": {owner.doubts[0]}" if owner.doubts else ""
-        why = f"what explains {owner.share_of_growth_ratio:.0%} of it, {owner.owner}, is not certain{doubt}"
+    why = _missing(case, [finding for finding in findings if finding.layer == device.name])
     missing = f"; not measured: {'; '.join(device.unmeasured)}" if device.unmeasured else ""
-    grown = bytes_text(growth.bytes) if growth else "some bytes"
+    grown = bytes_text(device.growth_bytes or 0)
     return Verdict(VerdictClass.INSUFFICIENT_EVIDENCE, Confidence.LOW,
-                   f"Memory on {device.name} still grows, by {grown} in the judged part of the run{where}, but {why}{missing}.")
+                   f"Memory on {device.name} still grows, by {grown} in the judged part of the run{where}, but it is "
+                   f"unattributed: {why}{missing}.")
 
 
 def _per_work(case: Case) -> Rate | None:
@@ -221,7 +218,17 @@ def _no_claim(examined: Sequence[Examined], findings: Sequence[Finding], growth:
                            f"Memory grew once, by {bytes_text(step.rise)} at {seconds_text(step.x)}, and then stayed: a step "
                            "that is kept, no rate.")
         return Verdict(VerdictClass.WARM_UP, Confidence.MEDIUM, f"Memory grew by {bytes_text(whole)} and then stopped growing.")
-    return _ended_on_device(examined, on_devices) or _power(main, "Memory is flat")
+    return _by_load_on_device(on_devices, examined) or _ended_on_device(examined, on_devices) or _power(main, "Memory is flat")
+
+
+def _by_load_on_device(dismissed: Sequence[Dismissed], examined: Sequence[Examined]) -> Verdict | None:
+    """The verdict where a device grew, and with its load."""
+    for device in (device for each in examined for device in each.case.devices if device.growth is not None):
+        why = next((what.why for what in dismissed if what.device == device.name and what.why.startswith(BY_LOAD)), None)
+        if why is not None:
+            sentence = f"Memory on {device.name} grew, and {why}."
+            return on_device(device, Verdict(VerdictClass.NO_LEAK, Confidence.MEDIUM, sentence))
+    return None
 
 
 def _ended_on_device(examined: Sequence[Examined], dismissed: Sequence[Dismissed]) -> Verdict | None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from leakscope.case import Case
 from leakscope.detectors import _devices, _layers, _piles
 from leakscope.detectors._piles import Pile
 from leakscope.model import Dismissed, Finding, Rule
+
+# What is unattributed depends on what all others found, so they are asked twice; a case that is gone takes its own along.
+_found: WeakKeyDictionary[Case, dict[str, list[Finding | Dismissed]]] = WeakKeyDictionary()
 
 
 class Told(NamedTuple):
@@ -24,8 +28,11 @@ def detect(case: Case, shape: str, rule: Rule, tell: Callable[[Case, Pile], Told
     """Yield the piles of one shape of analyse/device_piles.py."""
     if not case.devices:
         return
-    for pile, found in _piles.shaped(case, shape, rule, ""):
-        yield with_told(case, found, tell(case, pile)) if isinstance(found, Finding) else found
+    known = _found.setdefault(case, {})
+    if rule.code not in known:
+        known[rule.code] = [with_told(case, found, tell(case, pile)) if isinstance(found, Finding) else found
+                            for pile, found in _piles.shaped(case, shape, rule, "")]
+    yield from known[rule.code]
 
 
 def with_told(case: Case, found: Finding, told: Told) -> Finding:
