@@ -24,6 +24,7 @@ ALLOCATED, PENDING, FREE = range(3)
 _STATES = {"active_allocated": ALLOCATED, "active_pending_free": PENDING, "active_awaiting_free": PENDING, "inactive": FREE}
 DEFAULT_POOL = (0, 0)
 NO_SITE = -1
+MOST_BYTES = 1 << 48  # of a block or segment: addresses of x86-64 and ARM have 48 bits
 
 
 class Totals(NamedTuple):
@@ -112,7 +113,7 @@ class Blocks:
             is_large=np.array([each.get("segment_type") != "small" for each in segments], bool),
             is_expandable=np.array([each.get("is_expandable") is True for each in segments], bool),
             pool=pool, device=_devices(segments, record), first_block=first)
-        size = _numbers(blocks, "size")
+        size = _sizes(blocks, "size")
         state = _states(blocks)
         requested, knows_requested = _requested(blocks, size, state)
         frames = tuple(tuple(map(_frame, _list(stack))) for stack in _list(record.get("frames")))
@@ -239,6 +240,12 @@ def _numbers(rows: Sequence[dict[str, Any]], key: str, dtype: str = "u8", absent
                          for row in rows], dtype)
 
 
+def _sizes(rows: Sequence[dict[str, Any]], key: str) -> Array:
+    """Return a key of each row as bytes; more than any device has is damage, and counts as not there."""
+    sizes = _numbers(rows, key)
+    return np.where(sizes < MOST_BYTES, sizes, 0).astype("u8")
+
+
 def _states(blocks: Sequence[dict[str, Any]]) -> Array:
     """The state of each block; one of a state that we do not know is in use for all we know."""
     try:
@@ -251,12 +258,12 @@ def _requested(blocks: Sequence[dict[str, Any]], size: Array, state: Array) -> t
     """What each block in use was asked for, and whether all of them say so; PyTorch 2.0 has it in the history of a block."""
     is_used = state != FREE
     try:
-        asked = np.fromiter(map(itemgetter("requested_size"), blocks), "u8", len(blocks))
+        asked = np.minimum(np.fromiter(map(itemgetter("requested_size"), blocks), "u8", len(blocks)), size)
     except (KeyError, TypeError, ValueError, OverflowError):
         said = [{"size": block.get("requested_size", _oldest(block))} for block in blocks]
         if any(not isinstance(said[row]["size"], int) for row in np.flatnonzero(is_used)):
             return np.where(is_used, size, 0), False
-        asked = _numbers(said, "size")
+        asked = np.minimum(_sizes(said, "size"), size)
     return np.where(is_used, asked, 0), True
 
 
@@ -267,9 +274,9 @@ def _oldest(block: dict[str, Any]) -> Any:
 
 def _totals(segments: Sequence[dict[str, Any]], rows: Sequence[Sequence[dict[str, Any]]]) -> Array:
     """The bytes of each segment; where it does not say, the sum of its blocks."""
-    total = _numbers(segments, "total_size")
+    total = _sizes(segments, "total_size")
     for number in np.flatnonzero(total == 0):
-        total[number] = _numbers(rows[int(number)], "size").sum()
+        total[number] = _sizes(rows[int(number)], "size").sum()
     return total
 
 

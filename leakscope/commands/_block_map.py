@@ -44,12 +44,12 @@ def owners(seen: Seen, code: int, name: Namer) -> Owners:
     blocks, groups = seen.blocks, dict[tuple[str, Location | None], list[int]]()
     mine = ((blocks.state == ALLOCATED) & (blocks.device == code)).nonzero()[0]
     mine = mine[blocks.size_bytes[mine].argsort(kind="stable")[::-1]]
-    for number, row in enumerate(mine.tolist()):
-        node = int(seen.ownership.owner[row])
-        path = name(node) if node >= 0 and number < MOST_NAMED else ""
-        site = site_of(blocks, row)
+    sites = {stack: site_of(blocks, row) for stack, row in zip(blocks.site[mine].tolist(), mine.tolist(), strict=True)}
+    columns = (mine, seen.ownership.owner[mine], seen.ownership.kind[mine], blocks.site[mine])
+    for number, (row, node, kind, stack) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        path, site = name(node) if node >= 0 and number < MOST_NAMED else "", sites[stack]
         if not path:
-            path = WORKSPACES if seen.ownership.kind[row] == WORKSPACE else UNKNOWN + (f", {site.function}()" if site else "")
+            path = WORKSPACES if kind == WORKSPACE else UNKNOWN + (f", {site.function}()" if site else "")
         groups.setdefault((path, site), []).append(row)
     found = [DeviceOwner(path, int(blocks.size_bytes[rows].sum()), None, len(rows), site)
              for (path, site), rows in groups.items()]

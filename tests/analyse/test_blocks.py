@@ -58,11 +58,11 @@ def test_every_version_gives_the_same_sums_and_addresses(minor):
 
 
 def test_what_cannot_be_read_counts_as_not_there():
-    odd = [None, {"size": "9", "state": []}, {"size": -1}, {"size": 1 << 70}]
+    odd = [None, {"size": "9", "state": []}, {"size": -1}, {"size": 1 << 70}, {"size": (1 << 64) - 1}]
     record = {"segments": [None, 7, {"blocks": 3}, {"blocks": odd, "device": "x", "segment_pool_id": "no", "stream": None}],
               "frames": [None, [["a.py", 1, "f"], 3]], "devices": [None, {}, {"name": "tpu:9", "ordinal": 0}]}
     blocks = Blocks.of(record)
-    assert blocks.size_bytes.tolist() == [0, 0, 0] and blocks.frames == ((), (("a.py", 1, "f"), ("", 0, "")))
+    assert blocks.size_bytes.tolist() == [0, 0, 0, 0] and blocks.frames == ((), (("a.py", 1, "f"), ("", 0, "")))
     assert blocks.totals().reserved == 0 and blocks.totals().requested is None
 
 
