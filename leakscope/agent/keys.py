@@ -122,7 +122,8 @@ class Keys:
         position.opaque += by == _OPAQUE
         if cls is int and 0 <= thing < _SHOWN_BELOW:
             shown, least, most = position.ints
-            position.ints = [shown + 1, thing if least is None else min(least, thing), thing if most is None else max(most, thing)]
+            least, most = (thing, thing) if least is None else (min(least, thing), max(most, thing))
+            position.ints = [shown + 1, least, most]
             if self.sample is not None:
                 self.sample[position.number] = thing
         return mark

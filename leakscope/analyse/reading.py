@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from leakscope.analyse import cohorts, growth, layers, moved, ownership, retention, sites
+from leakscope.analyse import cachekeys, cohorts, growth, layers, moved, ownership, retention, sites
 from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.paths import Tree
 from leakscope.heap.graph import HeapGraph
@@ -15,7 +15,7 @@ from leakscope.heap.graph import HeapGraph
 class Reading:
     """Sums of one snapshot: by layer, by type, by path, by container, by allocation site (all blocks, and those of no
     object); its large objects; bytes of unreachable cycles by device; who was there; the blocks of its devices with their
-    owners."""
+    owners; its caches and tables with what their keys look like."""
 
     totals: layers.HeapTotals
     types: dict[str, tuple[int, int]]
@@ -27,6 +27,7 @@ class Reading:
     garbage_bytes: dict[str, int]
     identities: cohorts.Identities
     blocks: tuple[Blocks, ownership.Ownership] | None = None
+    caches: tuple[cachekeys.Seen, ...] = ()
 
     @classmethod
     def of(cls, graph: HeapGraph, tree: Tree, is_last: bool) -> Reading:
@@ -36,4 +37,4 @@ class Reading:
         return cls(layers.heap_totals(graph), growth.type_totals(graph), table if is_last else table.without_nodes(),
                    growth.containers(graph), sites.live_places(graph), sites.loose_places(graph),
                    moved.large_objects(graph), retention.garbage_bytes(graph), cohorts.identities(graph),
-                   None if blocks is None else (blocks, ownership.join(graph, blocks)))
+                   None if blocks is None else (blocks, ownership.join(graph, blocks)), cachekeys.seen(graph, tree))

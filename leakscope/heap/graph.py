@@ -45,7 +45,7 @@ class HeapGraph:
     """One snapshot (shapes and units: agent/format.py, COLUMNS).
 
     Edges are in compressed rows: those of node i are `edge_target[edge_start[i]:edge_start[i + 1]]`.
-    `info` is done.json of the snapshot; `sites`, `bounds` and `caches` are those of its names.json, `devices` is its
+    `info` is done.json of the snapshot; `sites`, `bounds`, `caches` and `tables` are those of its names.json, `devices` is its
     devices.json. The columns `sample_*` (SAMPLED_COLUMNS) are empty where nothing was sampled.
 
     `storage_node`, `storage_address`: (K,) the storages whose data address is known; empty where the walk did not say.
@@ -75,6 +75,7 @@ class HeapGraph:
     sites: list[dict[str, Any] | None] = field(default_factory=lambda: [None])
     bounds: list[tuple[int, int, str]] = field(default_factory=list)
     caches: list[dict[str, Any]] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     devices: dict[str, Any] | None = None
     sample_node: Array = field(default_factory=lambda: _empty("sample_node"))

@@ -93,7 +93,7 @@ def load(folder: Path) -> HeapGraph:
     _check_edge_labels(folder, columns["edge_label"], len(strings))
     given: dict[str, Any] = {**columns}
     graph = HeapGraph(**given, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
-                      bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], info=info)
+                      bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], tables=tables["tables"], info=info)
     said = _said_of_devices(folder)[0]
     return graph if said is None else on_devices.joined(graph, said)
 
@@ -109,6 +109,7 @@ _ROWS: dict[str, tuple[list[Any] | None, Callable[[Any], bool]]] = {
     "sites": ([None], lambda row: row is None or isinstance(row, dict)),  # row 0 alone: "unknown"
     "bounds": ([], _is_row_of(int, int, str)),
     "caches": ([], lambda row: isinstance(row, dict)),
+    "tables": ([], lambda row: isinstance(row, dict)),
 }
 
 
