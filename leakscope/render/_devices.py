@@ -51,6 +51,8 @@ def device_sentence(chapter: DeviceChapter) -> str:
 
 def fragmentation_sentence(found: Fragmentation) -> str:
     """Return what is free, in one sentence; "" where nothing is known."""
+    if found.free_bytes == 0:
+        return "Nothing of what the allocator holds is free."
     parts = []
     if found.free_bytes is not None:
         parts.append(f"{bytes_text(found.free_bytes)} of what the allocator holds is free")
@@ -63,12 +65,12 @@ def fragmentation_sentence(found: Fragmentation) -> str:
 
 
 def pin_sentence(pin: PinningBlock) -> str:
-    """Return `2.0 MiB held by app.CACHE keep 510.0 MiB of a segment of 512.0 MiB`."""
+    """Return `2.0 MiB held by app.CACHE keeps 510.0 MiB of a segment of 512.0 MiB`."""
     is_part = pin.owner_share_ratio is not None and pin.owner_share_ratio < 0.995
     part = f", {ratio_text(pin.owner_share_ratio)} of it" if is_part else ""
     holder = f"{part} held by {pin.owner}{',' * bool(part)}" if pin.owner else " without a Python owner"
     made = f", made at {place_text(pin.site)}" if pin.site else ""
-    return (f"{bytes_text(pin.size_bytes)}{holder} keep {bytes_text(pin.keeps_bytes)} of a segment of "
+    return (f"{bytes_text(pin.size_bytes)}{holder} keeps {bytes_text(pin.keeps_bytes)} of a segment of "
             f"{bytes_text(pin.segment_bytes)}{made}")
 
 

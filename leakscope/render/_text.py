@@ -69,7 +69,7 @@ _TERMS = {
     "active": "active",
     "allocated": "allocated",
 }
-_DEVICE_SERIES = {"process_bytes": "used by process", "used_bytes": "used by all", "reserved_bytes": "reserved",
+_DEVICE_SERIES = {"process_bytes": "in use", "used_bytes": "in use by all", "reserved_bytes": "reserved",
                   "allocated_bytes": "allocated", "allocated_peak_bytes": "peak", "largest_free_bytes": "largest free block"}
 _DEVICE_COLUMN = re.compile(r"(cuda|xpu|mps)(\d+)_(\w+)")
 

@@ -34,7 +34,7 @@
     }
   });
 
-  const picture = document.querySelector("svg.timeline");
+  const picture = document.querySelector("#timeline svg.timeline");
   if (!picture) return;
   const box = picture.viewBox.baseVal;
   const at = function (name) { return Number(picture.dataset[name]); };
@@ -43,7 +43,6 @@
   cursor.setAttribute("class", "cursor");
   cursor.setAttribute("y1", "24");
   cursor.setAttribute("y2", String(at("bottom")));
-  picture.append(cursor);
   const readout = document.getElementById("readout");
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
 
@@ -64,6 +63,7 @@
     const x = left + (right - left) * (time - at("start")) / (at("end") - at("start"));
     cursor.setAttribute("x1", String(x));
     cursor.setAttribute("x2", String(x));
+    picture.append(cursor);
     readout.textContent = time.toFixed(1) + " s: " + data.timeline.map(function (line) {
       return line.points.length ? line.name + " " + valueText(nearest(line.points, time)[1], line.unit) : "";
     }).filter(Boolean).join(", ");
