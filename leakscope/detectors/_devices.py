@@ -31,10 +31,10 @@ INTERVALS = 4  # into which the judged time of a series is cut: as many as of fi
 PLATEAU = "it levels off"  # how the reason of a dismissal begins (verdict.py)
 HIGH_WATER = "allocator high water"
 OWNED, UNOWNED, OUTSIDE = ("allocated_owned",), ("allocated_unowned",), ("outside",)
-TERM_WORDS = {"outside": "memory outside PyTorch's allocator", "allocated_owned": "tensors that Python holds",
-              "workspaces": "cuBLAS workspaces", "allocated_unowned": "blocks without an owner in Python",
-              "pending": "frees that wait for another stream", "inactive_split": "free pieces of segments in use",
-              "releasable": "free segments"}
+TERM_WORDS = {"outside": "outside PyTorch's allocator", "allocated_owned": "tensors that Python holds",
+              "workspaces": "workspaces of cuBLAS", "allocated_unowned": "allocated, without a Python owner",
+              "pending": "freed, waits for a stream", "inactive_split": "free pieces of segments in use",
+              "releasable": "free segments"}  # as in the chapter on a device (render)
 TERMS_OF = {"LS401": OWNED, "LS402": OWNED, "LS403": OWNED, "LS404": OUTSIDE, "LS405": OWNED,
             "LS406": ("allocated_owned", "allocated_unowned", "releasable"), "LS407": ("releasable",), "LS408": ("workspaces",),
             "LS409": ("allocated_owned", "allocated_unowned"), "LS410": UNOWNED, "LS411": OWNED, "LS412": OWNED,

@@ -23,7 +23,7 @@ from leakscope.detectors._devices import Cause
 from leakscope.model import Dismissed, Finding, Location, Rule
 from leakscope.units import bytes_text, count_text
 
-RULE = Rule("LS415", "deferred-frees", "Freed blocks wait for another stream, and become more")
+RULE = Rule("LS415", "deferred-frees", "Frees are put off, and pile up")
 MOST_STREAMS = 3  # that are told; ours
 
 

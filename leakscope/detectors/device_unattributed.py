@@ -57,5 +57,5 @@ def _finding(case: Case, device: Device, term: str, rest: int, known: int) -> Fi
         reasons.append(f"other findings explain {bytes_text(known)} of it")
     doubts = ["nothing that was measured says what it is"]
     evidence = NEXT.get(term) or _devices.remedy(case, device, "evidence") or "leakscope run --every 2s -- COMMAND"
-    cause = Cause(term, rest, f"{_devices.TERM_WORDS[term]} on {device.name}", "device memory", reasons, doubts)
+    cause = Cause(term, rest, f"memory on {device.name}: {_devices.TERM_WORDS[term]}", "device memory", reasons, doubts)
     return _devices.finding(case, device, RULE, cause, evidence)
