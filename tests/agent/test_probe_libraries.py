@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -229,9 +230,11 @@ def count():
 before = count()
 native("fresh")
 assert count() == before
+assert torch._C._is_cow_tensor(KEEP["lazy"])
 twin("twin")
 native("native")
-assert called == []
+assert called == [] and torch._C._is_cow_tensor(KEEP["lazy"])  # nobody made its copy
+print([KEEP["whole"].data_ptr(), KEEP["baseless"].data_ptr() - 20, KEEP["storage"].data_ptr()], MODEL.training)
 '''
 NODES = ("Tensor", "Parameter", "Shown", "Backward", "AccumulateGrad", "CopySlices")
 
@@ -247,6 +250,19 @@ def test_tensors_and_their_graphs_hold_what_the_twin_says(tensors: Callable[[str
     assert differing(native, twin, *NODES) == []
     assert memories(native, "storage") == memories(twin, "storage")
     assert native.done["notes"] == twin.done["notes"] == []
+
+
+def test_each_storage_says_once_where_its_data_begin(tensors: Callable[[str], Snapshot]) -> None:
+    native, twin = tensors("native"), tensors("twin")
+    rows = []
+    for snapshot in (native, twin):
+        assert {layout.NODE_KINDS[kind] for kind in snapshot.kind[snapshot.storage_node].tolist()} == {"storage"}
+        places = dict(zip(snapshot.storage_address.tolist(), snapshot.storage_node.tolist(), strict=True))
+        assert len(places) == len(snapshot.storage_node) == len(snapshot.nodes("memory"))
+        rows.append({place: int(snapshot.shallow_bytes[node]) for place, node in places.items()})
+        asked = ast.literal_eval(snapshot.output.splitlines()[-1].rpartition(" ")[0])
+        assert [rows[-1][place] for place in asked] == [7 * 8, 64 * 64 * 4, 3 * 4]
+    assert rows[0].items() >= rows[1].items()  # natively those of what has no Python object, too
 
 
 def test_what_no_python_object_stands_for_is_seen_without_making_one(tensors: Callable[[str], Snapshot]) -> None:

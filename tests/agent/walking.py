@@ -47,7 +47,8 @@ class Snapshot:
     output: str
 
     def __post_init__(self) -> None:
-        self.columns = {name: np.load(self.folder / f"{name}.npy") for name in layout.COLUMNS}
+        self.columns = {name: np.load(self.folder / f"{name}.npy") for name in (*layout.COLUMNS, *layout.STORAGE_COLUMNS)
+                        if name in layout.COLUMNS or (self.folder / f"{name}.npy").exists()}
         self.names = json.loads((self.folder / "names.json").read_text())
         self.done = json.loads((self.folder / "done.json").read_text())
         self.strings: list[str] = self.names["strings"]

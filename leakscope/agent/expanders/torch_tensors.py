@@ -40,7 +40,7 @@ class _TensorReader:
         self.plain.extra += [(name, base.__dict__[name].__get__) for name in _GETTERS if name in base.__dict__]
         self.device_of = base.__dict__["device"].__get__
         self.storage_of = classes.lookup(base, "untyped_storage")[1]
-        self.is_lazy = parts.get("_is_cow_tensor")
+        self.is_lazy, self.place_of = parts.get("_is_cow_tensor"), parts.get("_data_address")
         self.quiet = parts.get("DisableTorchFunction") or parts["DisableTorchFunctionSubclass"]
         self.memory_of = _Memories(walk, parts)
 
@@ -74,9 +74,10 @@ class _TensorReader:
             device = self.device_of(thing)
             if device.type == "meta" or classes.names_of(type(thing))[1] == "FakeTensor":
                 return None
+            address = None
             if self.is_lazy is not None and self.is_lazy(thing):  # data_ptr() of its storage would make the copy
-                return None
-            return self.memory_of(self.storage_of(thing), device)
+                address = self.place_of(thing)  # of the storage
+            return self.memory_of(self.storage_of(thing), device, address)
         except Exception:  # sparse and wrapper tensors have no storage of their own
             return None
 
@@ -89,8 +90,8 @@ class _Memories:
         storage = parts["StorageBase"].__dict__
         self.address_of, self.bytes_of = storage["data_ptr"], storage["nbytes"]
 
-    def __call__(self, storage, device):
-        address, size = self.address_of(storage), self.bytes_of(storage)
+    def __call__(self, storage, device, address=None):
+        address, size = self.address_of(storage) if address is None else address, self.bytes_of(storage)
         if not address or not size:
             return None
         kind, place = device.type, 0
