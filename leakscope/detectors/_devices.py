@@ -244,6 +244,7 @@ def _all_told(case: Case, codes: Collection[str]) -> list[tuple[str, Finding | D
     for detector in detectors:
         code = detector.RULE.code
         if code in codes and code not in known:
+            known[code] = []  # one that asks back while it is asked gets no answer, instead of asking for ever
             known[code] = list(detector.detect(case))
     return [(code, each) for code in codes for each in known.get(code, ())]
 

@@ -14,7 +14,7 @@ process. What is on already, or does not work with a loaded library, is not reco
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from leakscope.analyse import fragmentation
 from leakscope.analyse.devices import Device, Seen
@@ -63,20 +63,21 @@ def _finding(case: Case, device: Device, fit: fragmentation.Fit | None, grown_by
     if grown_bytes:
         reasons.append(f"{bytes_text(grown_bytes)} more are free and lie in pieces of segments that are in use")
     last = _devices.last_seen(device)
+    parts = fragmentation.pinned(last.blocks, device.code) if last else []
     pins = _pins(case, device, last) if last else []
-    sites = _sites(device, last) if last else ()
-    reasons += _segments(device, last) if last else []
+    sites = _sites(last, parts[0]) if last and parts else ()
+    reasons += _segments(device, last, parts) if last and parts else []
     reasons += [f"kept from being given back by {owner}: {bytes_text(size)}" for owner, size in pins]
     if sites:
         reasons.append(f"the blocks that keep most were allocated in {sites[0].function}() at {sites[0].file}:{sites[0].line}")
     named = [owner for owner, _ in pins if owner]
     owner = f"segments pinned by {named[0]}" if named else f"segments of the allocator of {device.name}"
     doubts = [] if named else ["who holds the blocks that pin the segments is not known"]
-    streams = _streams(device, last) if last else 0
+    streams = len({int(last.blocks.segments.stream[each.segment]) for each in parts}) if last else 0
     if streams >= MANY_STREAMS:
         reasons.append(f"they lie on {count_text(streams)} streams: a free piece serves only requests of its own stream")
-    is_direct = fit is not None or bool(reasons and last and sum(
-        each.kept_bytes for each in fragmentation.pinned(last.blocks, device.code)) >= _devices.LEAST_SHARE * grown_bytes)
+    kept = sum(each.kept_bytes for each in parts)
+    is_direct = fit is not None or bool(parts) and kept >= _devices.LEAST_SHARE * grown_bytes
     cause = Cause("inactive_split", grown_bytes or (fit.free_bytes if fit else 0), owner, TYPE, reasons, doubts,
                   is_direct=is_direct, sites=sites)
     topics = ("streams", "fragmentation") if streams >= MANY_STREAMS else ("fragmentation",)
@@ -92,18 +93,10 @@ def _elsewhere(fit: fragmentation.Fit) -> Iterator[str]:
         yield f"of what was free it could not use {', '.join(said)}"
 
 
-def _segments(device: Device, last: Seen) -> Iterator[str]:
-    parts = fragmentation.pinned(last.blocks, device.code)
-    if parts:
-        kept, used = sum(each.kept_bytes for each in parts), sum(each.used_bytes for each in parts)
-        yield (f"{count_text(len(parts))} segments are partly free: {bytes_text(used)} in use keep {bytes_text(kept)}; the "
-               f"largest free block has {bytes_text(fragmentation.largest_free(last.blocks, device.code))}")
-
-
-def _streams(device: Device, last: Seen) -> int:
-    """On how many streams the segments lie that are partly free."""
-    segments = last.blocks.segments
-    return len({int(segments.stream[each.segment]) for each in fragmentation.pinned(last.blocks, device.code)})
+def _segments(device: Device, last: Seen, parts: Sequence[fragmentation.Pinned]) -> Iterator[str]:
+    kept, used = sum(each.kept_bytes for each in parts), sum(each.used_bytes for each in parts)
+    yield (f"{count_text(len(parts))} segments are partly free: {bytes_text(used)} in use keep {bytes_text(kept)}; the "
+           f"largest free block has {bytes_text(fragmentation.largest_free(last.blocks, device.code))}")
 
 
 def _pins(case: Case, device: Device, last: Seen) -> list[tuple[str, int]]:
@@ -118,10 +111,7 @@ def _pins(case: Case, device: Device, last: Seen) -> list[tuple[str, int]]:
     return sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_OWNERS]
 
 
-def _sites(device: Device, last: Seen) -> tuple[Location, ...]:
+def _sites(last: Seen, most: fragmentation.Pinned) -> tuple[Location, ...]:
     """Where the blocks in the segment that keeps most were allocated, if that was recorded."""
-    for each in fragmentation.pinned(last.blocks, device.code)[:1]:
-        rows = [int(last.blocks.site[row]) for row in each.rows.tolist() if last.blocks.site[row] >= 0]
-        if rows:
-            return _devices.places(last.blocks.frames[rows[0]])
-    return ()
+    rows = [int(last.blocks.site[row]) for row in most.rows.tolist() if last.blocks.site[row] >= 0]
+    return _devices.places(last.blocks.frames[rows[0]]) if rows else ()
