@@ -91,14 +91,18 @@ def merged(timeline: Sequence[Sample], rows: Sequence[Sample], infos: Sequence[M
     A sample gets the numbers of the row nearest to it in time, if it is the nearest to that row, too: nothing is interpolated.
     """
     found = uses(timeline, rows, infos, pid, nspid, visible)
+    return with_columns(timeline, found.values()), {name: use.quality for name, use in found.items()}
+
+
+def with_columns(timeline: Sequence[Sample], found: Iterable[DeviceUse]) -> list[Sample]:
+    """Return the timeline with the columns of what was found; the samples given are left as they are."""
     added: dict[float, Sample] = {}
-    for use in found.values():
+    for use in found:
         prefix = use.name.replace(":", "")
         for column, points in ((f"{prefix}_used_bytes", use.used), (f"{prefix}_process_bytes", use.process)):
             for t_s, value in points:
                 added.setdefault(t_s, {})[column] = int(value)
-    together = [{**sample, **added[t_s]} if (t_s := sample["t_ns"] / 1e9) in added else sample for sample in timeline]
-    return together, {name: use.quality for name, use in found.items()}
+    return [{**sample, **added[t_s]} if (t_s := sample["t_ns"] / 1e9) in added else sample for sample in timeline]
 
 
 def uses(timeline: Sequence[Sample], rows: Sequence[Sample], infos: Sequence[Mapping[str, Any]], pid: int,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from leakscope.analyse.blocks import ALLOCATED, DEFAULT_POOL, FREE, Blocks
+from leakscope.heap.devices import device_name
 from leakscope.heap.graph import Array
 
 LEAST_BLOCK = 512  # bytes; kMinBlockSize
@@ -118,9 +119,11 @@ def fit_of_oom(blocks: Blocks) -> tuple[int, Fit] | None:
         return None
     if not isinstance(oom.get("requested_bytes"), int) or oom["requested_bytes"] <= 0:
         return None
-    ordinal, stream, pool = oom.get("device"), oom.get("stream"), oom.get("pool")
-    code = next((code for code, each in zip(blocks.device_codes, blocks.device_ordinals, strict=True) if each == ordinal), None)
-    if code is None:
+    device, stream, pool = oom.get("device"), oom.get("stream"), oom.get("pool")
+    # an agent writes the name, a pickle the allocator's number
+    code = next((code for code, ordinal in zip(blocks.device_codes, blocks.device_ordinals, strict=True)
+                 if device in (ordinal, device_name(code))), None)
+    if code is None or device is None:
         return None
     name = (pool[0], pool[1]) if isinstance(pool, (list, tuple)) and len(pool) == 2 else DEFAULT_POOL
     return code, fit(blocks, code, oom["requested_bytes"], stream if isinstance(stream, int) and stream >= 0 else 0, name)

@@ -14,7 +14,7 @@ Sample = dict[str, Any]
 
 
 class Used(NamedTuple):
-    """The timeline with the columns of NVML (analyse/device_use.py, merged), and what is used of each device, by its name."""
+    """The timeline with the columns of NVML (analyse/device_use.py), and what is used of each device, by its name."""
 
     timeline: list[Sample]
     uses: dict[str, DeviceUse]
@@ -33,5 +33,5 @@ def of_process(session: Session, process: SessionProcess, timeline: Sequence[Sam
     said = next((found for each in reversed(snapshots) if (found := each.devices) is not None), {})
     infos = [each for each in said.get("devices") or () if isinstance(each, dict)]
     nspid, visible = device_use.of_process(session.info.get("gpu"), process.pid)
-    merged, _ = device_use.merged(timeline, rows, infos, process.pid, nspid, visible)
-    return Used(merged, device_use.uses(timeline, rows, infos, process.pid, nspid, visible))
+    uses = device_use.uses(timeline, rows, infos, process.pid, nspid, visible)
+    return Used(device_use.with_columns(timeline, uses.values()), uses)

@@ -85,7 +85,7 @@ class DeviceWatch:
         self._stop = threading.Event()
         self._about: Json | None = None  # what the thread has found out, for session.json
         self._why_not = ""
-        self._has_columns = False
+        self._has_columns = self._has_rows = False
         self._slow_next_s, self._slow_step_s = 0.0, _SLOW_S
         self._known: dict[int, Json] = {}
 
@@ -111,7 +111,8 @@ class DeviceWatch:
             self._why_not = self._why_not or "the NVIDIA driver did not answer"
         with contextlib.suppress(OSError):
             self._write_down(self.session.processes())
-            if self._why_not:
+            # of a device that PyTorch counts, the report says itself that NVML was not read
+            if self._why_not and (self._has_rows or not self._has_columns):
                 self.session.add_gap(CLAIM, f"NVML could not be read: {self._why_not}.", _nvml.command_for(self._why_not))
 
     def _is_wanted(self, processes: list[SessionProcess], elapsed_s: float) -> bool:
@@ -167,6 +168,7 @@ class DeviceWatch:
                 with contextlib.suppress(OSError):  # a full disk may have room again; a row is lost
                     t_ns = before_ns - int(self.session.info["started_monotonic_ns"])
                     self.session.add_device_use({"t_ns": t_ns, **row})
+                    self._has_rows = True
             since_s = time.monotonic() - begun_s
             spacing_s = _EARLY_S if since_s < _EARLY_FOR_S else max(_EVERY_S, since_s / _LATER)
             if self._stop.wait(max(spacing_s, _BUDGET * cost_s)):

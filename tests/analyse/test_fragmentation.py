@@ -72,6 +72,8 @@ def test_the_request_that_ran_out_of_memory_is_read_from_the_record():
     code, found = fragmentation.fit_of_oom(seen(device))
     assert code == CUDA0 and found.request_bytes == 180 * MIB and not found.is_fragmented
     assert kept and fragmentation.fit_of_oom(seen(holes())) is None
+    device.oom["device"] = "cuda:0"  # as an agent writes it
+    assert fragmentation.fit_of_oom(seen(device)) == (code, found)
     device.oom["is_last"] = False
     assert fragmentation.fit_of_oom(seen(device)) is None  # the map is of a later moment
 

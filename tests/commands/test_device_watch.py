@@ -108,8 +108,15 @@ def test_a_program_that_opened_the_drivers_file_uses_a_device(tmp_path: Path, mo
     watch.end()
 
 
-def test_why_nobody_could_be_asked_is_a_gap_with_the_command(tmp_path: Path) -> None:
-    session = session_with(tmp_path, "cuda0_reserved_bytes")
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that uses a device without PyTorch."""
+    monkeypatch.setattr(_nvml, "is_device_here", lambda: True)
+    monkeypatch.setattr(_device_watch, "_has_open", lambda pid: True)
+
+
+def test_why_nobody_could_be_asked_is_a_gap_with_the_command(tmp_path: Path, opened: None) -> None:
+    session = session_with(tmp_path)
     watch = watched(session, lambda: _nvml.NOT_INSTALLED)
     watch.look(0.0)
     watch.end()
@@ -120,13 +127,21 @@ def test_why_nobody_could_be_asked_is_a_gap_with_the_command(tmp_path: Path) -> 
         "command": "pip install leakscope-forensics[gpu]"}]
 
 
+def test_of_a_device_that_the_report_speaks_of_the_reason_is_left_to_it(tmp_path: Path) -> None:
+    session = session_with(tmp_path, "cuda0_reserved_bytes")
+    watch = watched(session, lambda: _nvml.NOT_INSTALLED)
+    watch.look(0.0)
+    watch.end()
+    assert session.info["gpu"] == {"driver": None, "nvml": _nvml.NOT_INSTALLED} and session.info["gaps"] == []
+
+
 def test_amds_devices_are_said_to_be_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_device_watch, "_OTHER_FILES", (str(tmp_path),))
     session = session_with(tmp_path, "cuda0_reserved_bytes")
     watch = watched(session, lambda: _nvml.NOT_INSTALLED)
     watch.look(0.0)
     watch.end()
-    assert session.info["gaps"][0]["missing"].startswith("NVML could not be read: the device is AMD's")
+    assert session.info["gpu"]["nvml"].startswith("the device is AMD's")
 
 
 def test_a_driver_that_stops_answering_is_given_up_and_what_it_said_stays(tmp_path: Path) -> None:
@@ -147,7 +162,6 @@ def test_a_driver_that_hangs_holds_nobody_up(tmp_path: Path, monkeypatch: pytest
     watch.end()
     release.set()
     assert session.info["gpu"] == {"driver": None, "nvml": "the NVIDIA driver did not answer"}
-    assert session.info["gaps"][0]["missing"] == "NVML could not be read: the NVIDIA driver did not answer."
 
 
 def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
