@@ -320,3 +320,18 @@ def test_three_findings_of_a_device_are_kept_those_that_explain_most_of_their_te
     assert len(found) >= 4
     kept = _devices.strongest(case, found)
     assert len(kept) == 3 and kept == [each for each in found if each in kept]
+
+
+@pytest.mark.parametrize("name", ["cuda:1", "xpu:0", "mps:0"])
+def test_every_kind_of_device_has_its_own_columns_and_name(name):
+    (found,) = findings(deferred_frees, watched(name=name, pending=ramp(400), about={"provider": name.partition(":")[0]}))
+    assert found.layer == name and set(found.growth_bytes) == {name}
+    (found,) = findings(device_fragmentation, watched(name=name, inactive_split=ramp(400),
+                                                      about={"provider": name.partition(":")[0]}))
+    assert ("expandable_segments:True" in found.remedy) == name.startswith("cuda")  # only CUDA's is known to take it
+
+
+def test_an_allocator_without_a_map_of_its_blocks_is_told_how_to_get_one():
+    (found,) = findings(device_unattributed, watched(allocated_owned=ramp(400), about={"backend": "cudaMallocAsync"}))
+    assert found.remedy == ("cudaMallocAsync has no map of its blocks: run once with PYTORCH_CUDA_ALLOC_CONF=backend:native to "
+                            "see them.")
