@@ -76,11 +76,10 @@ class Advice:
     loaded: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     clears: bool = False
-    with_graphs: bool = False
 
     def holds(self, around: Surroundings) -> bool:
         """True if this may be said there."""
-        if self.clears and around.has_graphs is not False or self.with_graphs and not around.has_graphs:
+        if self.clears and around.has_graphs is not False:
             return False
         if self.versions and not is_in_range(around.versions.get(self.package, ""), self.versions):
             return False
@@ -159,8 +158,7 @@ TABLE = (
     Advice("rounding", f"Take roundup_power2_divisions out of {CONF}.", on=("roundup_power2_divisions",)),
     Advice("rounding", "Pack small tensors into one and slice it: a block is at least 512 bytes."),
     # 17 context and modules that are loaded at first use
-    Advice("first-use", "It is expected: run each shape and kernel once before the service takes requests."),
-    Advice("first-use", "CUDA_MODULE_LOADING=LAZY loads only the kernels that are used.", providers=CUDA_LIKE),
+    Advice("first-use", "Run each shape once before the service takes requests, and it comes before them."),
     # 18 communicators
     Advice("nccl", "Call torch.distributed.destroy_process_group(group) for groups that are done with, or make each once "
            "and use it again."),
@@ -194,8 +192,4 @@ TABLE = (
     Advice("churn", "Stop calling torch.cuda.empty_cache() for every request or step: each segment is asked from the driver "
            "again."),
     Advice("retries", "Allocations that fail make the allocator give everything back and try again: leave it more room."),
-    # a cache of functions, kernels or graphs
-    Advice("function-cache", "cache_clear() frees what it holds.", clears=True),
-    Advice("function-cache", "Do not clear it while the process runs: captured graphs may still use what it holds.",
-           with_graphs=True),
 )

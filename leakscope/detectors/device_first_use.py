@@ -7,7 +7,8 @@ and then stays.
 **Found by** memory outside of the allocator that rose and levelled off. Always a dismissal, with what was there at the start
 and the steps.
 
-**Remedy.** None is needed; run each shape once before the service takes requests.
+**Remedy.** None is needed; run each shape once before the service takes requests. `CUDA_MODULE_LOADING=LAZY`, the default of
+newer drivers, loads only what is used.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
             continue
         first, last = term.points[0][1], term.points[-1][1]
         if term.has_ended or last - first >= _devices.LEAST_BYTES:
-            yield _devices.levelled(device, "outside", "context and modules", _why(device, first, last))
+            yield _devices.levelled(device, "outside", "context and modules", _why(case, device, first, last))
 
 
-def _why(device: Device, first: float, last: float) -> str:
+def _why(case: Case, device: Device, first: float, last: float) -> str:
     found = staircase.steps(device.terms["outside"].points, LEAST_STEP_BYTES)
     steps = f" in {count_text(len(found))} steps" if found else ""
-    return (f"memory outside PyTorch's allocator was {bytes_text(first)} when it was first seen and rose to "
-            f"{bytes_text(last)}{steps}, as it does when kernels are loaded at first use")
+    return (f"memory outside PyTorch's allocator was {bytes_text(first)} when it was first seen and rose to {bytes_text(last)}"
+            f"{steps}, as it does when kernels are loaded at first use{_devices.clause(case, device, 'first-use')}")
