@@ -296,11 +296,16 @@ def _row(case: Examined, found: History) -> CacheRow:
     misses = found.counted("misses")
     thrown = tuple(None if missed is None or size is None else max(0, missed - size)
                    for missed, size in zip(misses, found.sizes))
-    kept = case.retention.of(np.array([one.node])) if one.node >= 0 else {}
     name = f"{one.name}()" if one.kind == "functools" else one.name
     return CacheRow(name, one.kind, found.sizes, found.counted("hits"), misses, thrown, one.bound,
                     found.varying.text if found.varying else "", found.varying.by if found.varying else "",
-                    {device: size for device, size in kept.items() if size}, found.library, one.node)
+                    kept_bytes(case, one), found.library, one.node)
+
+
+def kept_bytes(case: Examined, one: Seen) -> dict[str, int]:
+    """What a cache of the last snapshot retains, by device; devices without any are left out."""
+    kept = case.retention.of(np.array([one.node])) if one.node >= 0 else {}
+    return {device: size for device, size in kept.items() if size}
 
 
 # --- keys and bytes ------------------------------------------------------------------------------------------------------

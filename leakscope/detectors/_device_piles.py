@@ -28,11 +28,11 @@ def detect(case: Case, shape: str, rule: Rule, tell: Callable[[Case, Pile], Told
     """Yield the piles of one shape of analyse/device_piles.py."""
     if not case.devices:
         return
-    known = _found.setdefault(case, {})
-    if rule.code not in known:
-        known[rule.code] = [with_told(case, found, tell(case, pile)) if isinstance(found, Finding) else found
-                            for pile, found in _piles.shaped(case, shape, rule, "")]
-    yield from known[rule.code]
+    known, key = _found.setdefault(case, {}), f"{rule.code} {shape}"
+    if key not in known:
+        known[key] = [with_told(case, found, tell(case, pile)) if isinstance(found, Finding) else found
+                      for pile, found in _piles.shaped(case, shape, rule, "")]
+    yield from known[key]
 
 
 def with_told(case: Case, found: Finding, told: Told) -> Finding:

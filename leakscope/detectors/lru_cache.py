@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leakscope.case import Case
-from leakscope.detectors._piles import detect_shape
+from leakscope.detectors import _caches
+from leakscope.detectors._piles import shaped
 from leakscope.model import Dismissed, Finding, Rule
 
 RULE = Rule("LS102", "unbounded-lru-cache", "A functools cache that keeps every call")
@@ -22,4 +23,4 @@ REMEDY = ("Give the cache a maxsize, take the varying argument out of its key, a
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield the piles of this shape."""
-    yield from detect_shape(case, "cache", RULE, REMEDY)
+    yield from (found for pile, found in shaped(case, "cache", RULE, REMEDY) if not _caches.is_claimed(case, pile))

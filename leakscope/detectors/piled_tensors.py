@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from leakscope.analyse import device_piles
 from leakscope.case import Case
-from leakscope.detectors import _device_piles
+from leakscope.detectors import _caches, _device_piles
 from leakscope.detectors._device_piles import Told
 from leakscope.detectors._piles import Pile
 from leakscope.model import Dismissed, Finding, Rule
@@ -28,7 +28,9 @@ REMEDY = ("Bound it (an LRU, a deque with maxlen), or remove each entry when wha
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield the piles of this shape."""
-    yield from _device_piles.detect(case, device_piles.TENSORS, RULE, _told)
+    for found in _device_piles.detect(case, device_piles.TENSORS, RULE, _told):
+        if not isinstance(found, Finding) or _caches.of_shape(case, found.owner) is None:  # else: shape_workspaces.py
+            yield found
 
 
 def _told(case: Case, pile: Pile) -> Told:

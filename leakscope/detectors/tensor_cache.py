@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from leakscope.analyse import device_piles, evidence
 from leakscope.case import Case
-from leakscope.detectors import _device_piles
+from leakscope.detectors import _caches, _device_piles
 from leakscope.detectors._device_piles import Told
 from leakscope.detectors._piles import Pile
 from leakscope.model import Dismissed, Finding, Rule
@@ -29,7 +29,9 @@ OF_METHOD = "Do not cache a method: keep the results in a dict of the instance, 
 
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield the piles of this shape."""
-    yield from _device_piles.detect(case, device_piles.CACHE, RULE, _told)
+    for found in _device_piles.detect(case, device_piles.CACHE, RULE, _told):
+        if not isinstance(found, Finding) or _caches.of_shape(case, found.owner) is None:  # else: shape_workspaces.py
+            yield found
 
 
 def _told(case: Case, pile: Pile) -> Told:

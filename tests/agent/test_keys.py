@@ -94,4 +94,5 @@ def test_tables_keyed_by_numbers_and_tuples_are_listed_and_short_or_named_ones_a
     pure = next(each for each in twins.native.names["tables"] if each["size"] == 12 and "dtype=" in str(each))
     assert [each["at"] for each in pure["keys"]["positions"]] == [[0], [1], ["dtype="]]
     of_shape = next(each for each in twins.native.names["tables"] if each["size"] == 20 and "frozenset" in str(each))
-    assert [position(of_shape["keys"], *at)["distinct"] for at in ((0, 0), (0, 1), (1,), (2,), (3,), (4,))] == [20, 1, 20, 20, 1, 20]
+    told = [position(of_shape["keys"], *at)["distinct"] for at in ((0, 0), (0, 1), (1,), (2,), (3,), (4,))]
+    assert told == [20, 1, 20, 20, 1, 20]
