@@ -66,11 +66,16 @@ def _chapter(case: Case, device: Device, caches: tuple[CacheRow, ...]) -> Device
 
 
 def _caches(rows: Sequence[CacheRow], device: Device, devices: Sequence[Device]) -> tuple[CacheRow, ...]:
-    """The caches that hold memory of the device; with the first device also those that hold none of any."""
+    """The caches that hold memory of the device; with the first device also those that hold none of any, and grew."""
     names = {each.name for each in devices}
     own = [row for row in rows if row.retained_bytes.get(device.name)
-           or device is devices[0] and not any(row.retained_bytes.get(name) for name in names)]
+           or device is devices[0] and not any(row.retained_bytes.get(name) for name in names) and _has_grown(row)]
     return tuple(own[:MOST_CACHES])
+
+
+def _has_grown(row: CacheRow) -> bool:
+    """True if it has more entries than at first, or has thrown out more: those of a bounded cache cost what they held."""
+    return any((numbers[-1] or 0) > (numbers[0] or 0) for numbers in (row.entries, row.evictions) if numbers)
 
 
 def _term(term: Term, device: Device) -> DeviceTerm:

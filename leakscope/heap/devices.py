@@ -101,6 +101,7 @@ def joined(graph: HeapGraph, said: dict[str, Any]) -> HeapGraph:
         return graph
     if said.get("simulated") is True:
         graph.device = graph.device.copy()  # of a file that is only mapped
+        graph.stand_in_node = nodes[graph.device[nodes] == 0]
         graph.device[nodes] = np.where(graph.device[nodes] == 0, blocks.device[rows], graph.device[nodes])
     return _with_sites(graph, said.get("frames") or [], nodes, blocks.frames[rows])
 

@@ -50,7 +50,7 @@ class HeapGraph:
 
     `storage_node`, `storage_address`: (K,) the storages whose data address is known; empty where the walk did not say.
     `block_site`: (N,) row of `sites` for storages whose block was recorded by a device's allocator, 0 for all others; empty
-    where none was.
+    where none was. `stand_in_node`: storages of the host that count as those of a simulated device.
     """
 
     address: Array
@@ -86,6 +86,7 @@ class HeapGraph:
     storage_node: Array = field(default_factory=lambda: np.zeros(0, "<u4"))
     storage_address: Array = field(default_factory=lambda: np.zeros(0, "<u8"))
     block_site: Array = field(default_factory=lambda: np.zeros(0, "<u4"))
+    stand_in_node: Array = field(default_factory=lambda: np.zeros(0, "<i8"))
 
     @classmethod
     def empty(cls, devices: dict[str, Any] | None = None) -> HeapGraph:
@@ -100,10 +101,9 @@ class HeapGraph:
 
     @property
     def is_host(self) -> Array:
-        """(N,) bool: what takes memory of the host; what lies on a simulated device does, too."""
-        if self.devices is not None and self.devices.get("simulated") is True:
-            return np.ones(self.node_count, bool)
+        """(N,) bool: what takes memory of the host; so do its storages that count as those of a simulated device."""
         on_host: Array = self.device == 0
+        on_host[self.stand_in_node] = True
         return on_host
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from leakscope.model import CacheRow, Location
 from leakscope.render._device_charts import blamed_term, end_bytes
-from leakscope.render._text import growth_text, ratio_text, term_word
+from leakscope.render._text import clip, growth_text, ratio_text, term_word
 from leakscope.report import DeviceChapter, DeviceTerm, Fragmentation, PinningBlock
 from leakscope.units import bytes_text, count_text
 
 SIMULATED = "Simulated: these numbers come from a simulator, no GPU was there."
+_CACHE_NAME = 40  # characters of a name in a line of a terminal
 _QUALITY = {"exact": "as the driver says of this process",
             "matched": "as the driver says of the process whose use fits this one",
             "approximate": "by the use of the whole device, less that of other processes",
@@ -106,7 +107,8 @@ def grown_entries(row: CacheRow) -> int:
 def cache_sentence(row: CacheRow) -> str:
     """Return `flashinfer.jit.get_module() 12 -> 412 entries; argument 3 varies`."""
     bound = f", bound {count_text(row.bound)}" if row.bound is not None else ""
-    return f"{row.name} {entries_text(row)} entries{bound}{f'; {row.varying}' if row.varying else ''}"
+    varying = row.varying.replace("`", "").partition(", looks like")[0]
+    return f"{clip(row.name, _CACHE_NAME)} {entries_text(row)} entries{bound}{f'; {varying}' if varying else ''}"
 
 
 def account_text(term: DeviceTerm) -> str:

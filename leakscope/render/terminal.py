@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console
@@ -90,8 +91,18 @@ def _device(report: Report, first: Finding | None) -> list[tuple[str, str]]:
     rows = sorted(chapter.caches, key=lambda row: -_devices.grown_entries(row))[:1]
     use = _devices.use_text(chapter).partition(" (")[0] or growth_text(chapter.growth_bytes)
     return [("device", f"{chapter.name}{' (simulated)' if chapter.is_simulated else ''}: {use}"),
-            ("terms", " | ".join(map(_devices.account_text, terms[:3]))),
+            ("terms", _joined(map(_devices.account_text, terms))),
             *(("cache", _devices.cache_sentence(row)) for row in rows if _devices.grown_entries(row) > 0)]
+
+
+def _joined(parts: Iterable[str]) -> str:
+    """Return as many of the parts as fit into a line, the first one in any case."""
+    text = ""
+    for part in parts:
+        if text and len(text) + len(part) + 3 > _PLAIN_WIDTH - 13:
+            break
+        text += f"{' | ' * bool(text)}{part}"
+    return text
 
 
 def _suspect(finding: Finding) -> list[tuple[str, str]]:

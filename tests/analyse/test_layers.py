@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from leakscope.analyse import layers
 from leakscope.analyse.layers import Window
+from leakscope.heap.devices import joined
 from tests.detectors.cases import MIB, timeline
 from tests.heaps import heap
 
@@ -157,7 +156,7 @@ def test_a_burst_that_a_snapshot_happens_to_see_moves_nothing_between_the_layers
     assert growth[layers.KEPT] == growth["total"]
 
 
-def test_memory_of_a_simulated_device_is_memory_of_the_host_and_of_a_real_one_is_not():
+def test_host_memory_that_stands_in_for_a_device_is_the_hosts_and_that_of_a_device_is_not():
     text = """
         module app
         app .t -> t:torch.Tensor
@@ -166,5 +165,6 @@ def test_memory_of_a_simulated_device_is_memory_of_the_host_and_of_a_real_one_is
         blocks store
     """
     real = heap(text)
-    simulated = replace(real, devices={**real.devices, "simulated": True})
+    simulated = joined(heap(text.replace(" on cuda:0", "")), {**real.devices, "simulated": True})
+    assert simulated.device.tolist() == real.device.tolist()
     assert layers.heap_totals(real).malloc_bytes < MIB < 64 * MIB <= layers.heap_totals(simulated).malloc_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def test_the_lines_of_the_timeline_and_the_largest_free_block_at_the_snapshots()
                            "largest_free_bytes"]
     assert [t_s for t_s, _ in lines["largest_free_bytes"].points] == [60.0 * minute for minute in h200.SNAPSHOTS]
     assert lines["largest_free_bytes"].is_sparse
+
+
+def test_the_kernel_cache_is_told_with_the_argument_that_varies_and_one_that_stands_still_is_not():
+    kernels = next(row for row in chapter().caches if row.name == "flashinfer.prefill.get_batch_prefill_module()")
+    assert (kernels.entries, kernels.varies_by) == ((50, 120, 208, 313, 418), "value")
+    assert kernels.varying == "argument 3 (`max_seq_len`), integers 17 to 4096, looks like token counts"
+    still = replace(kernels, entries=(5, 5, 5, 5, 5), evictions=(0, 0, 0, 0, 0))
+    assert _device_chapter._caches([still], h200.case().devices[0], h200.case().devices) == ()
 
 
 def test_it_is_said_that_the_device_is_simulated_and_how_it_was_set():

@@ -101,11 +101,20 @@ class Server:
         """A snapshot: the objects with the addresses of their memory, and what the allocator says at that moment."""
         graph = heap(TEXT, t_s=60.0 * minute, info={"index": index, "pause_ns": 9_000_000}, layers=LAYERS,
                      embeddings=len(self.embeddings), tails=len(self.tails), kernels=self.kernels, hits=90 * minute)
+        graph.caches[0] |= {"arguments": ["q_dtype", "kv_dtype", "max_seq_len"], "keys": keys(self.kernels)}
         graph.storage_address = np.array([*self.weights, *self.embeddings, *self.tails], np.uint64)
         said = record([self.device])
         said["devices"][0]["model"] = "NVIDIA H200 (simulated)"
         said["libraries"] = ["libcudnn", "libnccl"]
         return joined(graph, said)
+
+
+def keys(count: int) -> dict[str, object]:
+    """What the agent says of the keys of the kernel cache: two settings, and a length that is new in each entry."""
+    row = {"opaque": 0, "identity": 0, "shown": 0, "min": None, "max": None}
+    return {"looked": count, "samples": [], "positions": [
+        {**row, "at": [0], "types": {"str": count}, "distinct": 1}, {**row, "at": [1], "types": {"str": count}, "distinct": 1},
+        {**row, "at": [2], "types": {"int": count}, "distinct": count, "shown": count, "min": 17, "max": 4096}]}
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 
 from leakscope.model import Confidence, Finding, Rule, Verdict, VerdictClass
 from leakscope.render import _pictures, html, json, markdown, terminal
+from tests.render import h200
 from tests.render.devices import gpu_leak
 from tests.render.golden import assert_golden
 from tests.render.reports import ALL as OF_HOST
@@ -54,3 +55,20 @@ def test_a_finding_of_which_almost_nothing_is_known_has_every_face():
         assert "native-growth" in text
     assert "NATIVE LEAK" in stream.getvalue()
     assert "``" not in markdown.text_of(report)
+
+
+@pytest.fixture(scope="module")
+def two_hours(tmp_path_factory):
+    """Two simulated hours of a server on an H200, through the whole pipeline."""
+    return h200.report(tmp_path_factory.mktemp("h200"))
+
+
+@pytest.mark.parametrize(("suffix", "text_of"), [("html", html.text_of), ("md", markdown.text_of), ("json", json.text_of)])
+def test_two_simulated_hours_on_a_device_are_told_as_agreed(two_hours, suffix, text_of):
+    assert_golden(f"h200-simulated.{suffix}", text_of(two_hours))
+
+
+def test_the_last_words_on_two_simulated_hours_are_as_agreed(two_hours):
+    stream = io.StringIO()
+    terminal.render(two_hours, stream, "leakscope-report/report.html")
+    assert_golden("h200-simulated.txt", stream.getvalue())
