@@ -48,6 +48,7 @@ class Frames:
 
     def __init__(self, given=()):
         self.rows, self._known, self._names = [], {}, {}
+        self._lists, self._frames = {}, {}  # by id(), with what it is of: torch gives many blocks the same
         self._given = given if type(given) is list else []
 
     def row(self, frames):
@@ -56,14 +57,24 @@ class Frames:
             frames = self._given[frames] if 0 <= frames < len(self._given) else ()
         if not frames or type(frames) not in (list, tuple):
             return -1
+        seen = self._lists.get(id(frames))
+        if seen is not None:
+            return seen[0]
         key = tuple(filter(None, map(self._frame, frames[:_MOST_FRAMES])))
         row = self._known.get(key, -1)
         if row < 0 and key and len(self.rows) < _MOST_STACKS:
             row = self._known[key] = len(self.rows)
             self.rows.append(key)
+        self._lists[id(frames)] = row, frames
         return row
 
     def _frame(self, frame):
+        seen = self._frames.get(id(frame))
+        if seen is None:
+            seen = self._frames[id(frame)] = self._shown(frame), frame
+        return seen[0]
+
+    def _shown(self, frame):
         """(file, line, function) of a frame of Python; None for one of C++, which has no file that a person could open."""
         if type(frame) is dict:
             path, line, name = frame.get("filename"), frame.get("line"), frame.get("name")

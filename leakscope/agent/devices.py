@@ -44,10 +44,12 @@ _NO_COLLECTION = 0
 
 
 class Taken:
-    """What was asked before a walk, for devices.json: its fields, and the segments with the table of their stacks."""
+    """What was asked before a walk, for devices.json: its fields, and the segments with the table of their stacks.
 
-    def __init__(self, said, segments=(), given_frames=()):
-        self.said, self.segments, self.given_frames = said, segments, given_frames
+    `has_history`: torch showed one of what its allocator did."""
+
+    def __init__(self, said, segments=(), given_frames=(), has_history=False):
+        self.said, self.segments, self.given_frames, self.has_history = said, segments, given_frames, has_history
 
 
 class Devices:
@@ -155,6 +157,9 @@ class Devices:
         if taken is None:
             return
         try:
+            if self.recording == "off" and taken.said["provider"] != "recorded" and (
+                    taken.has_history or device_map.has_frames(taken.segments)):
+                self.recording = taken.said["recording"] = "program"
             for device in taken.said["devices"]:
                 device["stats"] = device_map.flat(device["stats"])
             taken.said["host_stats"] = device_map.flat(taken.said["host_stats"])
@@ -172,21 +177,19 @@ class Devices:
         if blocks_count > device_map.MOST_BLOCKS:
             notes.append("The block map was left out: the allocator has %d blocks, more than %d."
                          % (blocks_count, device_map.MOST_BLOCKS))
-            segments, told = [], None
+            segments, told, has_history = [], None, False
         else:
             blocks = _without_collection(lambda: provider.snapshot(self.mode in ("state", "trace")))
-            segments, told = blocks.segments, blocks.settings
+            segments, told, has_history = blocks.segments, blocks.settings, blocks.has_history
             if blocks.why_not:
                 notes.append(blocks.why_not)
-            elif self.recording == "off" and (blocks.has_history or device_map.has_frames(segments)):
-                self.recording = "program"
         version = classes.space_named("torch.version").get("__version__")
         said = {"provider": provider.name, "simulated": False, "torch": device_map.word(version),
                 "backend": device_map.word(provider.backend()), "recording": self.recording,
                 "settings": device_settings.settings(provider.name, told), "devices": devices,
                 "host_stats": provider.host_stats(), "process_groups": device_settings.process_groups(), "oom": oom,
                 "notes": notes}
-        return Taken(said, list(segments))
+        return Taken(said, list(segments), (), has_history)
 
     def _described(self, provider, ordinal):
         """Return what is known of a device; it does not change, so it is asked once."""

@@ -37,6 +37,10 @@ changed = [poked(device, bytes((1, 3))), poked(pointer, (1 << 40).to_bytes(8, "l
 native("poked")
 for address, value in changed:
     ctypes.memmove(address, value, len(value))
+for name, kind in (("xpu", 12), ("mps", 13)):
+    address, value = poked(device, bytes((kind, 0)))
+    native(name)
+    ctypes.memmove(address, value, 2)
 
 def train():
     while not stop.is_set():
@@ -70,8 +74,8 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Snapsh
 
 def test_a_storage_says_on_which_device_it_is(changing: Callable[[str], Snapshot]) -> None:
     """There is no GPU here: the two bytes of the device were changed while the walk looked, and put back."""
-    for name, size, device in (("FAR", 4000, 4), ("PLAIN", 200, 0)):
-        for snapshot, expected in ((changing("first"), 0), (changing("poked"), device)):
+    for name, size, device in (("FAR", 4000, {"poked": 4, "xpu": 128, "mps": 192}), ("PLAIN", 200, {})):
+        for snapshot, expected in ((changing(each), device.get(each, 0)) for each in ("first", "poked", "xpu", "mps")):
             (memory,) = snapshot.follow(snapshot.module(), f"attribute {name}", "storage")
             assert (snapshot.device[memory], snapshot.shallow_bytes[memory]) == (expected, size)
 

@@ -87,6 +87,12 @@ def test_a_reader_of_the_output_sees_its_end_while_leakscope_goes_on(start: Call
     (["--max-disk", "0", "--", "python"], "--max-disk: 0 is no time or space at all.", "--max-disk 500M"),
     (["--sites", "yes", "--", "python"], "--sites: 'yes' is neither sampled nor off nor tracemalloc with 1 to 99 frames.",
      "--sites"),
+    (["--gpu", "yes", "--", "python"], "--gpu: 'yes' is neither auto nor off nor state nor trace nor recorded:DIR.",
+     "--gpu state"),
+    (["--gpu", "recorded", "--", "python"], "--gpu: recorded needs the folder that the device's records are in.",
+     "--gpu recorded:DIR"),
+    (["--gpu", "recorded:none", "--", "python"], "--gpu: there is no folder 'none' with the records of a device.",
+     "mkdir none"),
     (["--redact", "none", "--", "python"], "--redact: 'none' is not available", "--redact structure"),
     (["--format", "html,pdf", "--", "python"], "--format: there is no format 'pdf'.", "--format html,md,json"),
     (["--known", "x.toml", "--", "python"], "The list of known leaks 'x.toml' cannot be read: No such file", "explain known"),
@@ -169,9 +175,11 @@ def test_what_was_typed_is_masked_in_the_session(tmp_path: Path) -> None:
 
 
 def test_json_of_the_session_names_the_options_for_the_agent(tmp_path: Path) -> None:
-    observe(tmp_path, sys.executable, "-c", "pass", options=("--every", "2m", "--max-disk", "50M", "--sites", "tracemalloc:5"))
+    observe(tmp_path, sys.executable, "-c", "pass", options=("--every", "2m", "--max-disk", "50M", "--sites", "tracemalloc:5",
+                                                                         "--gpu", f"recorded:{tmp_path}"))
     options = json.loads((tmp_path / "out" / "session" / "boot" / "options.json").read_text())
     assert (options["every_s"], options["max_disk_bytes"], options["sites"]) == (120.0, 50 << 20, "tracemalloc:5")
+    assert options["gpu"] == f"recorded:{tmp_path}"
 
 
 def a_report(kind: VerdictClass) -> Report:
