@@ -68,7 +68,8 @@ def beside(report: Report, session: sessions.Session, path: Path) -> Report:
         case = Case([HeapGraph.empty(record)], [], {})
         seen = _seen(case)
     chapters = tuple(_chapter(device, each, path, _namer(case)) for device, each in seen)
-    findings = tuple(_findings(case))
+    known = {(each.rule.code, each.layer) for each in report.findings}
+    findings = tuple(each for each in _findings(case) if (each.rule.code, each.layer) not in known)
     verdict = _verdict(case, findings) if findings and not report.verdict.kind.is_claim else report.verdict
     return replace(report, devices=(*report.devices, *chapters), findings=(*report.findings, *findings), verdict=verdict,
                    notes=tuple(dict.fromkeys((*report.notes, note, *record["notes"]))))
@@ -108,9 +109,9 @@ def _chapter(device: Device, seen: Seen, path: Path, name: _block_map.Namer) -> 
                 *((each, str(value)) for each, value in sorted((about.get("settings") or {}).items())))
     notes = (*_request(device, seen), *([] if known.is_joined else [NO_OWNERS]))
     return DeviceChapter(
-        device.name, provider=str(about.get("provider", "")), is_simulated=about.get("simulated") is True, terms=tuple(terms),
-        wholes=tuple(wholes), owners=known.rows, owners_left_out=known.left_out, segments=rows, segments_left_out=left_out,
-        fragmentation=_block_map.free_memory(seen, device.code, known), settings=settings, notes=notes)
+        device.name, f"in {path.name}", provider=str(about.get("provider", "")), is_simulated=about.get("simulated") is True,
+        terms=tuple(terms), wholes=tuple(wholes), owners=known.rows, owners_left_out=known.left_out, segments=rows,
+        segments_left_out=left_out, fragmentation=_block_map.free_memory(seen, device.code, known), settings=settings, notes=notes)
 
 
 def _request(device: Device, seen: Seen) -> Iterator[str]:

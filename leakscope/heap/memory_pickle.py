@@ -44,11 +44,14 @@ _ALLOWED = (
     "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
     "STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 "
     "EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE")
-_COUNTED = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "PUT", "BINPUT", "LONG_BINPUT",
-            "MEMOIZE")
+_COUNTED = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT")
 _FORBIDDEN = ("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4",
               "PERSID", "BINPERSID")
+_TEXT = {str}
 _Reader: Any = pickle._Unpickler  # the one in Python
+
+
+_TOO_MANY = f"makes more than {MOST_OBJECTS} objects, which no memory snapshot does"
 
 
 class _Refused(Exception):
@@ -59,6 +62,28 @@ class _PlainReader(_Reader):  # type: ignore[misc]
     """Reads numbers, texts, lists, tuples and dicts; refuses all else before it happens."""
 
     made = 0
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.read, self.readinto, self.readline = file.read, file.readinto, file.readline
+
+    def load(self) -> Any:
+        """Return what the pickle holds. Frames are only lengths that say how much to read at once: here all is read already."""
+        self.metastack: list[Any] = []
+        self.stack: list[Any] = []
+        self.append = self.stack.append
+        read, dispatch = self.read, self.dispatch
+        try:
+            while len(self.memo) <= MOST_OBJECTS:
+                for _ in range(1 << 16):
+                    dispatch[read(1)[0]](self)
+        except pickle._Stop as stop:  # type: ignore[attr-defined]
+            return stop.value
+        except IndexError as error:
+            if not read(1):
+                raise EOFError from error
+            raise
+        raise _Refused(_TOO_MANY)
 
     def find_class(self, module: str, name: str) -> Any:
         """No opcode leads here; if one ever did, nothing is looked up."""
@@ -73,7 +98,7 @@ def _counted(step: Callable[[Any], None]) -> Callable[[Any], None]:
     def counted(reader: _PlainReader) -> None:
         reader.made += 1
         if reader.made > MOST_OBJECTS:
-            raise _Refused(f"makes more than {MOST_OBJECTS:,} objects".replace(",", " "))
+            raise _Refused(_TOO_MANY)
         step(reader)
     return counted
 
@@ -84,11 +109,15 @@ def _mark(reader: Any) -> None:
     _Reader.load_mark(reader)
 
 
+def _skip_frame(reader: _PlainReader) -> None:
+    reader.read(8)
+
+
 def _with_plain_keys(step: Callable[[Any], None]) -> Callable[[Any], None]:
     """Keys are texts: long numbers can be chosen so that all of them fall into one place of a dict."""
     def checked(reader: Any) -> None:
         keys = reader.stack[-2:-1] if step is _Reader.load_setitem else reader.stack[::2]
-        if any(type(key) is not str for key in keys):
+        if not _TEXT.issuperset(map(type, keys)):
             raise _Refused("has a dict whose keys are no texts")
         step(reader)
     return checked
@@ -106,7 +135,9 @@ def _table() -> dict[int, Callable[[Any], None]]:
     for name in _ALLOWED.split():
         code = getattr(pickle, name)[0]
         step = _Reader.dispatch[code]
-        if name in ("SETITEM", "SETITEMS", "DICT"):
+        if name == "FRAME":
+            step = _skip_frame
+        elif name in ("SETITEM", "SETITEMS", "DICT"):
             step = _with_plain_keys(step)
         table[code] = _mark if name == "MARK" else _counted(step) if name in _COUNTED else step
     return table

@@ -160,6 +160,12 @@ def test_a_session_without_a_snapshot_has_no_owners_either(tmp_path, session):
     assert report.verdict.kind is VerdictClass.FRAGMENTATION and report.devices[0].owners[0].path == "unknown owner, keep()"
 
 
+def test_what_the_session_found_itself_is_not_found_again(tmp_path, session):
+    path = saved(tmp_path, ran_out())
+    once = _snapshot_report.beside(_make_report.build(session), session, path)
+    assert len(once.findings) == 1 and len(_snapshot_report.beside(once, session, path).findings) == 1
+
+
 # --- the command --------------------------------------------------------------------------------------------------------
 
 
