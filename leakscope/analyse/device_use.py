@@ -241,6 +241,8 @@ def _use(name: str, moments: Sequence[_Moment], own: Sequence[int], executables:
         others = []
         if not _fits([(each.reserved, int(value)) for each, (_, value) in zip(moments, process)]):
             process, whose = [], _Whose(UNKNOWN, "less is used of the device than the process itself holds of one", None)
+    if moments[0].device.get("is_shared") and whose.quality in (EXACT, MATCHED):
+        whose = whose._replace(quality=APPROXIMATE, how=f"{whose.how}, on a device whose memory the machine uses, too")
     index = moments[0].device.get("index")
     return DeviceUse(name, whose.quality, whose.how, index, used, process, others, _others(moments, alien, executables))
 

@@ -23,6 +23,7 @@ NOT_INSTALLED = "nvidia-ml-py is not installed where leakscope runs"
 _LISTS = ("Compute", "Graphics", "MPSCompute")
 # Of each list the newest form first. An old driver fills the newest one wrongly, or lacks it (as nvitop found, too).
 _FORMS = ("", "_v3", "_v2")
+_SHARED = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the device's memory is a NUMA node of the machine (GH200, GB200)
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of Linux include/linux/threads.h: above it a list was read with the wrong layout
 # Errors of nvmlInit, by the name of their class in nvidia-ml-py, and what they mean.
 _MEANINGS = {
@@ -67,6 +68,8 @@ class Nvml:
             if handle is None:
                 continue
             about = {"index": index, **self._identity(handle)}
+            if _asked(self._module, "nvmlDeviceGetAddressingMode", handle) == _SHARED:
+                about["is_shared"] = True
             parts = list(self._parts(handle))
             for part in parts:
                 yield {**about, **self._identity(part), "is_part": True}, part

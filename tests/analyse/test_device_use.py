@@ -110,6 +110,12 @@ def test_a_device_on_which_the_process_holds_nothing_is_not_its_own_because_anot
     assert "cuda0_process_bytes" not in timeline[0] and timeline[0]["cuda0_used_bytes"] == 6 * GIB
 
 
+def test_on_a_device_whose_memory_the_machine_uses_too_nothing_is_exact() -> None:
+    found = uses(samples(RISING), rows(*own(), is_shared=True), [INFO], OWN)["cuda:0"]
+    assert (found.quality, found.how) == ("approximate", "by its pid, on a device whose memory the machine uses, too")
+    assert found.process[0][1] == RISING[0] + OUTSIDE
+
+
 def test_what_others_use_is_told_by_process_the_largest_growth_first() -> None:
     seen = rows(*[[*each, [7, 5 * GIB], [8, GIB + second * 100 * MIB]] for second, each in enumerate(own())])
     seen[0]["names"] = {"8": "python3.12", str(OWN): "python3.11"}

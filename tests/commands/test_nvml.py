@@ -105,6 +105,18 @@ def test_of_a_divided_device_the_parts_are_read(monkeypatch: pytest.MonkeyPatch)
         (0, "MIG-1", True, GIB), (0, "MIG-2", True, 2 * GIB), (1, "GPU-2", None, 10 * GIB)]
 
 
+@pytest.mark.parametrize(("mode", "is_shared"), [(0, None), (1, None), (2, True)])
+def test_memory_that_is_a_numa_node_of_the_machine_is_marked(
+        monkeypatch: pytest.MonkeyPatch, mode: int, is_shared: bool | None) -> None:
+    module = Driver().module
+    module.nvmlDeviceGetAddressingMode = lambda card: mode  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    nvml = _nvml.connect()
+    assert isinstance(nvml, _nvml.Nvml)
+    row = nvml.row()
+    assert row is not None and row["devices"][0].get("is_shared") is is_shared
+
+
 def test_a_device_that_falls_off_its_bus_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver([Card(uuid="GPU-1"), Card(uuid="GPU-2")])
     nvml = connected(monkeypatch, driver)
