@@ -111,7 +111,8 @@ def _chapter(device: Device, seen: Seen, path: Path, name: _block_map.Namer) -> 
     return DeviceChapter(
         device.name, f"in {path.name}", provider=str(about.get("provider", "")), is_simulated=about.get("simulated") is True,
         terms=tuple(terms), wholes=tuple(wholes), owners=known.rows, owners_left_out=known.left_out, segments=rows,
-        segments_left_out=left_out, fragmentation=_block_map.free_memory(seen, device.code, known), settings=settings, notes=notes)
+        segments_left_out=left_out, fragmentation=_block_map.free_memory(seen, device.code, known), settings=settings,
+        notes=notes)
 
 
 def _request(device: Device, seen: Seen) -> Iterator[str]:

@@ -143,8 +143,8 @@ def colour_of(part: SegmentPart) -> str:
     """Return the class of a part of a segment."""
     if part.is_mixed:
         return "block mixed"
-    if part.state == "owned":
-        return f"block o{part.owner}" if part.owner is not None and part.owner < MOST_COLOURS else "block owned"
+    if part.owner is not None and part.owner < MOST_COLOURS:
+        return f"block o{part.owner}"
     return f"block {part.state}"
 
 
