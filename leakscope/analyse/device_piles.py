@@ -155,10 +155,14 @@ def first_argument(graph: HeapGraph, cache_node: int) -> FirstArgument | None:
     name = graph.types[types.pop()]
     if name.module in ("builtins", ""):
         return None
-    some = min(firsts)
-    attributes = {edge.text for edge in graph.edges_from(some, 64)}
-    is_module = {"_parameters", "_modules"} <= attributes or name.module.startswith("torch.nn")
-    return FirstArgument(name.full, len(firsts), is_module)
+    return FirstArgument(name.full, len(firsts), name.module.startswith("torch.nn") or _is_module(graph, min(firsts)))
+
+
+def _is_module(graph: HeapGraph, node: int) -> bool:
+    """True for an instance of a subclass of torch.nn.Module: by what its constructor sets, in a __dict__ or not."""
+    edges = graph.edges_from(node, 64)
+    edges += [edge for each in edges if each.text == "__dict__" for edge in graph.edges_from(each.target, 64)]
+    return {"_parameters", "_modules"} <= {edge.text.strip("'") for edge in edges}
 
 
 def _keys(graph: HeapGraph, cache_node: int) -> list[int]:

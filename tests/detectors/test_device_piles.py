@@ -137,8 +137,9 @@ CACHE = """
     table [^tuple:2] -> key:tuple x{n}
     key [0] -> model:app.Model
     key [1] -> int x{n}
-    model ._parameters -> dict
-    model ._modules -> dict
+    model <__dict__> -> space:dict
+    space ['_parameters'] -> dict
+    space ['_modules'] -> dict
     table [tuple:2] -> tensor:torch.Tensor x{n}
     tensor <storage> -> store:storage x{n} 1MiB on cuda:0
     lru wrapper app.Model.embed max none size {n} hits 0 misses {n}
