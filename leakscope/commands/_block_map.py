@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -61,12 +62,14 @@ def owners(seen: Seen, code: int, name: Namer) -> Owners:
 
 
 def segments(seen: Seen, code: int, known: Owners) -> tuple[tuple[SegmentRow, ...], int]:
-    """Return the segments with most free memory in pieces, and how many were left out."""
+    """Return the segments, those with most free memory in pieces first, and how many were left out.
+
+    A block is one that pins its segment where more is free beside it than in use.
+    """
     blocks = seen.blocks
-    every = fragmentation.segment_map(blocks, code)
-    pins = {int(row) for each in fragmentation.pinned(blocks, code) for row in each.rows}
+    pins = {int(row) for each in fragmentation.pinned(blocks, code) if each.kept_bytes >= each.used_bytes for row in each.rows}
     rows = []
-    for segment, members in every[:MOST_SEGMENTS]:
+    for segment, members in fragmentation.segment_map(blocks, code):
         pool = blocks.pools[int(blocks.segments.pool[segment])]
         parts = tuple(SegmentPart(KINDS[int(seen.ownership.kind[row])], int(blocks.size_bytes[row]), known.row_of.get(row),
                                   row in pins) for row in members.tolist())
@@ -74,7 +77,23 @@ def segments(seen: Seen, code: int, known: Owners) -> tuple[tuple[SegmentRow, ..
         row = SegmentRow(int(table.total_bytes[segment]), int(table.stream[segment]),
                          f"{pool[0]}.{pool[1]}" if any(pool) else "", bool(table.is_expandable[segment]), parts)
         rows.append(replace(row, parts=row.thinned(MOST_PARTS)))
-    return tuple(rows), len(every) - len(rows)
+    found = _folded(rows)
+    return tuple(found[:MOST_SEGMENTS]), sum(row.count for row in found[MOST_SEGMENTS:])
+
+
+def _folded(rows: Iterable[SegmentRow]) -> list[SegmentRow]:
+    """Return the rows, those that are alike and filled by one kind of block, or by none, as one."""
+    found: list[SegmentRow] = []
+    alike: dict[SegmentRow, int] = {}
+    for row in rows:
+        if len(row.parts) == 1 and row in alike:
+            place = alike[row]
+            found[place] = replace(row, count=found[place].count + 1)
+            continue
+        if len(row.parts) == 1:
+            alike[row] = len(found)
+        found.append(row)
+    return found
 
 
 def free_memory(seen: Seen, code: int, known: Owners) -> Fragmentation:
@@ -84,13 +103,25 @@ def free_memory(seen: Seen, code: int, known: Owners) -> Fragmentation:
     pins = []
     for each in pinned[:MOST_PINS]:
         row = max(each.rows.tolist(), key=lambda one: int(blocks.size_bytes[one]))
-        place = known.row_of.get(row)
-        path = known.rows[place].path if place is not None else UNKNOWN
+        place, share = _most_of(blocks, each.rows.tolist(), known.row_of)
+        path = known.rows[place].path if place is not None else "" if known.is_joined else UNKNOWN
         pins.append(PinningBlock(each.used_bytes, int(blocks.segments.total_bytes[each.segment]), each.kept_bytes,
-                                 UNKNOWN if path.startswith(UNKNOWN) else path, site_of(blocks, row)))
+                                 f"an {UNKNOWN}" if path.startswith(UNKNOWN) else path, site_of(blocks, row), share))
     free = (blocks.state == FREE) & (blocks.device == code)
     return Fragmentation(blocks.totals(code).inactive_split, int(blocks.size_bytes[free].sum()),
                          fragmentation.largest_free(blocks, code), tuple(pins), len(pinned) - len(pins))
+
+
+def _most_of(blocks: Blocks, rows: Sequence[int], row_of: Mapping[int, int]) -> tuple[int | None, float | None]:
+    """Return who holds most of some blocks (row of the owners), and which part of their bytes; (None, None) for nobody."""
+    held: Counter[int] = Counter()
+    for row in rows:
+        if row in row_of:
+            held[row_of[row]] += int(blocks.size_bytes[row])
+    if not held:
+        return None, None
+    place, size = held.most_common(1)[0]
+    return place, size / sum(int(blocks.size_bytes[row]) for row in rows)
 
 
 def terms(seen: Seen, name: str, code: int) -> tuple[Sequence[DeviceTerm], Sequence[DeviceTerm]]:

@@ -52,7 +52,7 @@ def test_free_memory_of_another_stream_pool_or_size_class_does_not_serve():
     assert fragmentation.fit(seen(device), CUDA0, 100).fits
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([300, MIB, 3 * MIB, 12 * MIB, 40 * MIB]), st.booleans()), max_size=20),
        st.sampled_from([400, 2 * MIB, 11 * MIB, 30 * MIB]))
 def test_what_fits_is_what_the_allocator_serves_without_the_driver(sizes, request_bytes):
@@ -131,7 +131,7 @@ def test_expandable_segments_keep_only_what_is_no_whole_page():
     assert held - device.current("reserved_bytes") == 40 * MIB
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([300, MIB, 3 * MIB, 12 * MIB, 40 * MIB]), st.booleans()), max_size=20), st.booleans())
 def test_what_is_not_stuck_is_what_the_allocator_gives_back(sizes, is_expandable):
     device = Allocator(is_expandable=is_expandable)

@@ -82,7 +82,7 @@ def test_blocks_are_told_by_the_line_of_the_program_that_allocated_them(tmp_path
     assert _snapshot_report.NO_OWNERS in chapter.notes
     assert chapter.is_simulated and any("A request for 25.0 MiB ran out" in note for note in chapter.notes)
     assert [(pin.size_bytes, pin.keeps_bytes, pin.owner) for pin in chapter.fragmentation.pins] == [
-        (5 * MIB, 15 * MIB, "unknown owner")] * 2
+        (5 * MIB, 15 * MIB, "an unknown owner")] * 2
     for segment in chapter.segments:
         assert [(part.state, part.size_bytes, part.is_pinning) for part in segment.parts] == [
             ("unowned", 5 * MIB, True), ("free", 15 * MIB, False)]
