@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from leakscope.analyse import cachekeys, fragmentation
-from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.devices import Device, Seen
 from leakscope.analyse.growth import PathTable
-from leakscope.analyse.ownership import KINDS, Ownership
 from leakscope.analyse.sites import Wanted
 from leakscope.analyse.waterfall import TERMS, WHOLES, Term
 from leakscope.case import Case
+from leakscope.commands import _block_map
 from leakscope.heap import layout
 from leakscope.heap.graph import Array
 from leakscope.model import CacheRow
-from leakscope.report import (
-    DeviceChapter,
-    DeviceOwner,
-    DeviceTerm,
-    Fragmentation,
-    PinningBlock,
-    SegmentPart,
-    SegmentRow,
-    Series,
-)
+from leakscope.report import DeviceChapter, DeviceOwner, DeviceTerm, Series
 
 MOST_OWNERS, MOST_SITED = 60, 25  # owners that are told, and those of them whose allocation site is looked up; ours
-MOST_CACHES, MOST_SEGMENTS, MOST_PARTS, MOST_PINS = 60, 24, 60, 12  # what a report takes; ours
+MOST_CACHES = 60  # that are told; ours
 MOST_POINTS = 400  # of a line
 SERIES = ("process_bytes", "reserved_bytes", "allocated_peak_bytes", "allocated_bytes", "used_bytes")
 PROVIDERS = ("cuda", "rocm", "xpu", "mps", "generic", "recorded")
@@ -51,7 +39,8 @@ def _chapter(case: Case, device: Device, caches: tuple[CacheRow, ...]) -> Device
     owners, rows_of = _owners(case, device)
     last = device.snapshots[-1] if device.snapshots else None
     shown = owners[:MOST_OWNERS]
-    segments = _segments(device, last, rows_of) if last else []
+    known = _known(last, shown, rows_of) if last else None
+    segments, left_out = _block_map.segments(last, device.code, known) if last and known else ((), 0)
     provider = str(device.about.get("provider") or "")
     return DeviceChapter(
         name=device.name, model=str(device.info.get("model") or ""), total_bytes=device.total_bytes,
@@ -60,8 +49,8 @@ def _chapter(case: Case, device: Device, caches: tuple[CacheRow, ...]) -> Device
         terms=tuple(_term(device.terms[name], device) for name in TERMS),
         wholes=tuple(_term(device.wholes[name], device) for name in WHOLES),
         series=_series(device), owners=tuple(shown), owners_left_out=len(owners) - len(shown), caches=caches,
-        segments=tuple(segments[:MOST_SEGMENTS]), segments_left_out=sum(row.count for row in segments[MOST_SEGMENTS:]),
-        fragmentation=_fragmentation(device, last, rows_of, shown) if last and last.blocks.has_map else None,
+        segments=segments, segments_left_out=left_out,
+        fragmentation=_block_map.free_memory(last, device.code, known) if last and known and last.blocks.has_map else None,
         settings=_settings(device), notes=_notes(device), load_fit=_load_fit(case, device))
 
 
@@ -168,66 +157,14 @@ def _with_site(case: Case, owner: DeviceOwner, nodes: Array, is_wanted: bool) ->
     return DeviceOwner(owner.path, owner.retained_bytes, owner.growth_bytes, owner.count, site)
 
 
-# --- segments ------------------------------------------------------------------------------------------------------------
+# --- the map -------------------------------------------------------------------------------------------------------------
 
 
-def _segments(device: Device, seen: Seen, rows_of: dict[int, int]) -> list[SegmentRow]:
-    """The segments of the device, those with most free memory in pieces first; those that are alike as one row."""
-    blocks, ownership = seen.blocks, seen.ownership
-    pinned = {each.segment for each in fragmentation.pinned(blocks, device.code) if each.kept_bytes >= each.used_bytes}
-    found: list[SegmentRow] = []
-    alike: dict[SegmentRow, int] = {}
-    for segment, rows in fragmentation.segment_map(blocks, device.code):
-        row = SegmentRow(int(blocks.segments.total_bytes[segment]), int(blocks.segments.stream[segment]),
-                         _pool(blocks, segment), bool(blocks.segments.is_expandable[segment]),
-                         _parts(blocks, ownership, rows, rows_of, segment in pinned))
-        row = replace(row, parts=row.thinned(MOST_PARTS))
-        if len(row.parts) == 1 and row in alike:
-            found[alike[row]] = replace(row, count=found[alike[row]].count + 1)
-            continue
-        if len(row.parts) == 1:
-            alike[row] = len(found)
-        found.append(row)
-    return found
-
-
-def _parts(blocks: Blocks, ownership: Ownership, rows: Array, rows_of: dict[int, int],
-           is_pinned: bool) -> tuple[SegmentPart, ...]:
-    return tuple(SegmentPart(KINDS[kind], size, rows_of.get(owner) if owner >= 0 else None, is_pinned and KINDS[kind] != "free")
-                 for kind, size, owner in zip(ownership.kind[rows].tolist(), blocks.size_bytes[rows].tolist(),
-                                              ownership.owner[rows].tolist(), strict=True))
-
-
-def _pool(blocks: Blocks, segment: int) -> str:
-    number = int(blocks.segments.pool[segment])
-    return ".".join(map(str, blocks.pools[number])) if number else ""
-
-
-def _fragmentation(device: Device, seen: Seen, rows_of: dict[int, int], owners: Sequence[DeviceOwner]) -> Fragmentation:
-    """What is free, and the segments in which blocks in use keep most of it."""
-    blocks = seen.blocks
-    totals = blocks.totals(device.code)
-    pinned = fragmentation.pinned(blocks, device.code)
-    pins = []
-    for each in pinned[:MOST_PINS]:
-        row, share = _most_of(seen, each.rows, rows_of)
-        path, site = (owners[row].path, owners[row].site) if row is not None else ("", None)
-        whole = int(blocks.segments.total_bytes[each.segment])
-        pins.append(PinningBlock(each.used_bytes, whole, each.kept_bytes, path, site, share))
-    return Fragmentation(totals.inactive_split, totals.inactive_split + totals.releasable,
-                         fragmentation.largest_free(blocks, device.code), tuple(pins), len(pinned) - len(pins))
-
-
-def _most_of(seen: Seen, rows: Array, rows_of: dict[int, int]) -> tuple[int | None, float | None]:
-    """Return who holds most of some blocks (row of the owners), and which part of their bytes; (None, None) for nobody."""
-    held: Counter[int] = Counter()
-    for owner, size in zip(seen.ownership.owner[rows].tolist(), seen.blocks.size_bytes[rows].tolist(), strict=True):
-        if owner in rows_of:
-            held[rows_of[owner]] += size
-    if not held:
-        return None, None
-    row, size = held.most_common(1)[0]
-    return row, size / int(seen.blocks.size_bytes[rows].sum())
+def _known(seen: Seen, owners: Sequence[DeviceOwner], rows_of: dict[int, int]) -> _block_map.Owners:
+    """Who holds the blocks: the owners of the storages that lie in them."""
+    nodes = seen.ownership.owner
+    row_of = {row: rows_of[node] for row in np.flatnonzero(nodes >= 0).tolist() if (node := int(nodes[row])) in rows_of}
+    return _block_map.Owners(tuple(owners), 0, row_of, seen.ownership.is_by_block)
 
 
 # --- how it was seen -----------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ def use_text(chapter: DeviceChapter) -> str:
         whole = next((term for term in chapter.wholes if term.name == name), None)
         if whole is not None and (end := end_bytes(whole)) is not None:
             of_all = f" of {bytes_text(chapter.total_bytes)}" if chapter.total_bytes is not None else ""
-            return f"{bytes_text(end)}{of_all} {words} at the end ({_QUALITY.get(chapter.use_quality, chapter.use_quality)})"
+            when = "" if whole.growth_bytes is None else " at the end"
+            return f"{bytes_text(end)}{of_all} {words}{when} ({_QUALITY.get(chapter.use_quality, chapter.use_quality)})"
     return ""
 
 

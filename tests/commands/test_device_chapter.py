@@ -73,7 +73,7 @@ def test_small_results_in_large_segments_are_told_as_what_pins_them():
     pin = found.pins[0]
     assert (pin.owner, pin.owner_share_ratio) == ("serve.batcher._tails[*]", 1.0)
     assert (pin.segment_bytes, pin.keeps_bytes) == (144 * MIB, pin.segment_bytes - pin.size_bytes)
-    assert pin.site == Location("Batcher.run", "serve.py", 88, 1.0)
+    assert pin.site == Location("Batcher.run", "serve.py", 88)
     assert found.largest_free_bytes == pin.keeps_bytes
     first = chapter().segments[0]
     assert [part.is_pinning for part in first.parts] == [True, False]
