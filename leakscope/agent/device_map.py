@@ -13,11 +13,15 @@ FORMAT = 1
 # Of one snapshot; ours: a large server has some 20,000 blocks, 3 MB of them.
 MOST_BLOCKS = 200_000
 MOST_BYTES = 64 << 20
+MOST_EVENTS = 20_000  # of each device's history: 3 MB; ours
 _MOST_FRAMES, _MOST_STACKS = 32, 20_000  # of a stack; stacks
 _LONGEST_WORD = 60
 
 _SEGMENT_NUMBERS = ("device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream")
 _BLOCK_NUMBERS = ("address", "size", "requested_size")
+_EVENT_NUMBERS = ("addr", "device_free", "size", "stream", "time_us")
+_ACTIONS = frozenset(("alloc", "free_requested", "free_completed", "free", "segment_alloc", "segment_free", "segment_map",
+                      "segment_unmap", "snapshot", "oom"))
 _STATES = frozenset(("active_allocated", "active_pending_free", "active_awaiting_free", "inactive"))
 _OWN_NAMES = frozenset(("<module>", "<lambda>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"))
 _OF_WORDS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+-/:() ")
@@ -116,6 +120,17 @@ def _block(block, frames):
     return said
 
 
+def _events(history, frames):
+    """Yield the last of what the allocator of each device did, oldest first."""
+    for ordinal, entries in enumerate(history):
+        for entry in entries[-MOST_EVENTS:]:
+            if type(entry) is not dict or entry.get("action") not in _ACTIONS:
+                continue
+            said = {"device": ordinal, "action": entry["action"], "frames": frames.row(entry.get("frames"))}
+            said.update((key, entry[key]) for key in _EVENT_NUMBERS if type(entry.get(key)) is int)
+            yield said
+
+
 def has_frames(segments):
     """Whether a stack is known of any block: then somebody has the allocator record them."""
     return any(block.get("frames") for segment in segments if type(segment) is dict
@@ -180,8 +195,9 @@ class Writer:
             pass
 
 
-def write(path, said, segments, given_frames=()):
-    """Write devices.json: the fields of `said`, and the segments that have room, those with the most bytes first.
+def write(path, said, segments, given_frames=(), history=()):
+    """Write devices.json: the fields of `said`, the segments that have room, those with the most bytes first, and of what the
+    allocators did (`history`: a list for each device) the last.
 
     Raises:
         OSError: it cannot be written; nothing of it is left.
@@ -202,6 +218,8 @@ def write(path, said, segments, given_frames=()):
             writer.put(name, value)
         left_out = len(segments) - len(kept)
         left_out += writer.put_list("segments", (_segment(segment, frames) for segment in kept), MOST_BYTES)
+        if history:
+            writer.put_list("history", _events(history, frames), max(0, MOST_BYTES - writer.written))
         lost = writer.put_list("frames", frames.rows, max(0, MOST_BYTES - writer.written))
         if left_out:
             notes.append("%d of %d segments, the smallest, were left out of the block map: it would have had more than %d "

@@ -47,7 +47,7 @@ class Recorded:
         found = self.said.get("host_stats")
         return found if type(found) is dict else {}
 
-    def snapshot(self, is_asked):
+    def snapshot(self, mode):
         """As the file says."""
         segments, settings = self.said.get("segments"), self.said.get("settings")
         return Blocks(list(segments) if type(segments) is list else [], settings=settings if type(settings) is dict else None)

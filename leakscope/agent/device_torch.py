@@ -8,7 +8,7 @@ The differences of the versions of torch (2.1 to 2.14) end here:
     ordinals()         the devices that have something of this process
     stats(ordinal)     torch's statistics, nested or flat, {} where there are none
     host_stats()       the same of pinned host memory, {} where this version has none (before 2.7)
-    snapshot(is_asked) Blocks: the segments of all devices, or why there are none
+    snapshot(mode)     Blocks: the segments of all devices, or why there are none; `mode` is that of --gpu
     describe(ordinal)  what is known of a device: model, total_bytes, uuid, bus_id, capability
     backend()          name of the allocator behind it
 """
@@ -27,10 +27,11 @@ met = set()
 
 class Blocks:
     """A block map. `segments`: torch's dicts, [] where there is none, and then `why_not` says why; `settings`: of the allocator
-    as torch tells them; `has_history`: whether somebody has the allocator record what it does."""
+    as torch tells them; `history`: what the allocator did, a list for each device, as torch tells it; empty where nobody has it
+    recorded, or torch could leave it out."""
 
-    def __init__(self, segments=(), why_not="", settings=None, has_history=False):
-        self.segments, self.why_not, self.settings, self.has_history = segments, why_not, settings or {}, has_history
+    def __init__(self, segments=(), why_not="", settings=None, history=()):
+        self.segments, self.why_not, self.settings, self.history = segments, why_not, settings or {}, history
 
 
 class Cuda:
@@ -81,24 +82,24 @@ class Cuda:
             ask = classes.space_named(self._memory).get("get_allocator_backend")
         return str(ask()) if ask is not None else "native"
 
-    def snapshot(self, is_asked):
+    def snapshot(self, mode):
         """Without the history where torch can leave it out; else not again where there is a long one that nobody asked for."""
         backend = self.backend()
         if backend != "native":
             return Blocks(why_not="The allocator behind torch is %s, which has no map of its blocks: only its counters are "
                                   "recorded." % (backend if backend.isidentifier() else "not torch's own"))
-        if self._traces > _MANY_TRACES and not is_asked:
+        if self._traces > _MANY_TRACES and mode not in ("state", "trace"):
             return Blocks(why_not="The program records a history of %d entries, which this version of torch copies with each "
                                   "map of its blocks: it was asked for once. --gpu trace asks for it each time." % self._traces)
         try:
-            return self._blocks()
+            return self._blocks(mode == "trace")
         except Exception as error:  # "... is not meaningful", of an allocator that says nothing of its name
             return Blocks(why_not="torch gave no map of the blocks of its allocator (%s)." % type(error).__name__)
 
-    def _blocks(self):
+    def _blocks(self, is_history_asked):
         space, memory = classes.space_named(self._module), classes.space_named(self._memory)
         plain, whole = space.get("memory_snapshot") or memory.get("memory_snapshot"), memory.get("_snapshot")
-        if plain is not None and "include_traces" in _parameters(plain):  # 2.11 and later
+        if plain is not None and "include_traces" in _parameters(plain) and not is_history_asked:  # 2.11 and later
             return Blocks(plain(include_traces=False), settings=self._settings())
         if whole is None:
             if plain is None:
@@ -106,9 +107,9 @@ class Cuda:
                                       "recorded.")
             return Blocks(plain())
         found = whole()
-        traces = found.get("device_traces") or ()
-        self._traces = sum(map(len, traces))
-        return Blocks(found["segments"], settings=found.get("allocator_settings"), has_history=self._traces > 0)
+        history = [list(entries) for entries in found.get("device_traces") or ()]
+        self._traces = sum(map(len, history))
+        return Blocks(found["segments"], settings=found.get("allocator_settings"), history=history if self._traces else ())
 
     def _settings(self):
         """Asked once: memory_snapshot drops what torch tells of them with every map, so that a second map is made for it."""
@@ -185,7 +186,7 @@ class Mps:
         """There are none: it is one memory."""
         return {}
 
-    def snapshot(self, is_asked):
+    def snapshot(self, mode):
         """There is none."""
         return Blocks(why_not="torch has no map of the blocks of this kind of device: only its counters are recorded.")
 
@@ -243,7 +244,7 @@ class Generic:
         """Not told."""
         return {}
 
-    def snapshot(self, is_asked):
+    def snapshot(self, mode):
         """There is none."""
         return Blocks(why_not="torch has no map of the blocks of this kind of device: only its counters are recorded.")
 

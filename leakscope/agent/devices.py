@@ -44,12 +44,11 @@ _NO_COLLECTION = 0
 
 
 class Taken:
-    """What was asked before a walk, for devices.json: its fields, and the segments with the table of their stacks.
+    """What was asked before a walk, for devices.json: its fields, the segments with the table of their stacks, and what the
+    allocator did, a list for each device."""
 
-    `has_history`: torch showed one of what its allocator did."""
-
-    def __init__(self, said, segments=(), given_frames=(), has_history=False):
-        self.said, self.segments, self.given_frames, self.has_history = said, segments, given_frames, has_history
+    def __init__(self, said, segments=(), given_frames=(), history=()):
+        self.said, self.segments, self.given_frames, self.history = said, segments, given_frames, history
 
 
 class Devices:
@@ -91,16 +90,19 @@ class Devices:
             return
         if self.mode in ("state", "trace"):
             self._record(provider)
-        if self._at_start is not None:
-            self._at_start(provider)
+        try:
+            if self._at_start is not None:
+                self._at_start(provider)
+        except Exception as error:
+            self._note("Nothing will be seen of the moment at which the device runs out of memory (%s)." % type(error).__name__)
 
     def _record(self, provider):
         """Let the allocator record where blocks come from, unless the program does that: nobody can ask, but stacks show it."""
         try:
-            blocks = provider.snapshot(is_asked=True)
+            blocks = provider.snapshot("state")
             if blocks.why_not:
                 self._note("Where blocks of the device were allocated is not recorded: %s" % _inside(blocks.why_not))
-            elif blocks.has_history or device_map.has_frames(blocks.segments):
+            elif blocks.history or device_map.has_frames(blocks.segments):
                 self.recording = "program"
             else:
                 provider.record(self.mode == "trace")
@@ -158,13 +160,14 @@ class Devices:
             return
         try:
             if self.recording == "off" and taken.said["provider"] != "recorded" and (
-                    taken.has_history or device_map.has_frames(taken.segments)):
+                    taken.history or device_map.has_frames(taken.segments)):
                 self.recording = taken.said["recording"] = "program"
             for device in taken.said["devices"]:
                 device["stats"] = device_map.flat(device["stats"])
             taken.said["host_stats"] = device_map.flat(taken.said["host_stats"])
             taken.said.setdefault("libraries", device_settings.libraries())
-            device_map.write(os.path.join(folder, fmt.DEVICES_FILE), taken.said, taken.segments, taken.given_frames)
+            history = taken.history if self.mode == "trace" else ()
+            device_map.write(os.path.join(folder, fmt.DEVICES_FILE), taken.said, taken.segments, taken.given_frames, history)
         except Exception as error:
             self._note("What the allocators of the devices say could not be written (%s)." % type(error).__name__)
 
@@ -177,10 +180,10 @@ class Devices:
         if blocks_count > device_map.MOST_BLOCKS:
             notes.append("The block map was left out: the allocator has %d blocks, more than %d."
                          % (blocks_count, device_map.MOST_BLOCKS))
-            segments, told, has_history = [], None, False
+            segments, told, history = [], None, ()
         else:
-            blocks = _without_collection(lambda: provider.snapshot(self.mode in ("state", "trace")))
-            segments, told, has_history = blocks.segments, blocks.settings, blocks.has_history
+            blocks = _without_collection(lambda: provider.snapshot(self.mode))
+            segments, told, history = blocks.segments, blocks.settings, blocks.history
             if blocks.why_not:
                 notes.append(blocks.why_not)
         version = classes.space_named("torch.version").get("__version__")
@@ -189,7 +192,7 @@ class Devices:
                 "settings": device_settings.settings(provider.name, told), "devices": devices,
                 "host_stats": provider.host_stats(), "process_groups": device_settings.process_groups(), "oom": oom,
                 "notes": notes}
-        return Taken(said, list(segments), (), has_history)
+        return Taken(said, list(segments), (), history)
 
     def _described(self, provider, ordinal):
         """Return what is known of a device; it does not change, so it is asked once."""
@@ -221,7 +224,7 @@ class Devices:
             stats = device.get("stats")
             devices.append({**known, "stats": stats if type(stats) is dict else {}})
         groups, oom = given.get("process_groups"), given.get("oom")
-        blocks = provider.snapshot(True)
+        blocks = provider.snapshot(self.mode)
         recording = given.get("recording")
         said = {"provider": "recorded", "simulated": given.get("simulated") is True,
                 "torch": device_map.word(given.get("torch")), "backend": device_map.word(provider.backend()),

@@ -233,6 +233,8 @@ IMMORTAL = 0xFFFFFFFF
 #    total_size, allocated_size, active_size, requested_size, stream, segment_type, segment_pool_id, is_expandable, blocks:
 #    [{address, size, requested_size, state, frames: row of "frames" or -1}]], those with the most bytes first, "frames":
 #    [[[file (masked), line, function], ...] innermost first], "libraries": [names of GPU libraries that are loaded],
+#    "history": only with --gpu trace, the last 20,000 of each device: [{"device": ordinal, "action": alloc | free_requested |
+#    free_completed | segment_alloc | ..., "addr", "size", "stream", "time_us", "device_free", "frames": row}], oldest first,
 #    "process_groups": of torch.distributed, or null, "oom": of a snapshot of kind "oom" {"device", "requested_bytes",
 #    "free_bytes", "total_bytes"}, else null, "notes": [sentences]}; all but format, provider, devices may be missing
 #

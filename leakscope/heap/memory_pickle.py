@@ -341,7 +341,8 @@ def _notes(content: Json, oom: Json | None, has_frames: bool, stacks: _Stacks) -
 def write(record: Json, path: Path) -> None:
     """Write the segments of a devices.json as a memory pickle that PyTorch's own viewer draws; the file is replaced whole.
 
-    Frames are as they are in the record: masked. Of the allocator's history there is at most the request that ran out.
+    Frames are as they are in the record: masked. Of the allocator's history there is what `--gpu trace` recorded, and the request
+    that ran out.
 
     Raises:
         OSError: the file cannot be written.
@@ -351,9 +352,15 @@ def write(record: Json, path: Path) -> None:
     segments = [_viewer_segment(each, rows) for each in _dicts(record.get("segments"))]
     count = 1 + max((_ordinal(each.get("device")) for each in segments), default=0)
     traces: list[list[Json]] = [[] for _ in range(count)]
+    for entry in _dicts(record.get("history")):
+        ordinal = entry.get("device")
+        if type(ordinal) is int and 0 <= ordinal < count:
+            traces[ordinal].append({**entry, "frames": _stack(rows, entry.get("frames"))})
     oom = record.get("oom")
-    if oom and isinstance(oom.get("device"), int) and 0 <= oom["device"] < count:
-        traces[oom["device"]].append({
+    number = str(oom.get("device")).rpartition(":")[2] if oom else ""  # of the name "cuda:0", or it is the number
+    ordinal = int(number) if number.isdecimal() else count
+    if oom and ordinal < count:
+        traces[ordinal].append({
             "action": "oom", "device_free": oom.get("free_bytes") or 0, "size": oom.get("requested_bytes") or 0,
             "stream": oom.get("stream") or 0, "frames": _stack(rows, oom.get("frames")), "time_us": 0, "pool_id": (0, 0)})
     content = {"segments": segments, "device_traces": traces, "external_annotations": [],

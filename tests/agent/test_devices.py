@@ -208,6 +208,18 @@ def test_trace_keeps_a_bounded_history(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (fake.recorded[0]["enabled"], fake.recorded[0]["max_entries"]) == ("all", 50_000)
 
 
+def test_the_last_of_the_history_is_in_the_snapshot_where_it_was_asked_for(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = bring_up(monkeypatch)
+    watched = Watched("trace")
+    watched.row()
+    monkeypatch.setattr(device_map, "MOST_EVENTS", 3)
+    fake.traces = 5
+    assert watched.snapshot(tmp_path)["history"] == [{"device": 0, "action": "alloc", "frames": -1}] * 3
+    fake.traces = 0
+    assert "history" not in watched.snapshot(tmp_path)
+
+
 def test_a_program_that_records_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = bring_up(monkeypatch)
     fake.frames = fake_torch.FRAMES

@@ -136,6 +136,17 @@ def test_what_is_written_needs_no_class_and_has_what_the_viewer_reads(tmp_path):
         assert all(isinstance(block["frames"], list) for block in segment["blocks"])
 
 
+def test_the_history_that_an_agent_recorded_is_written_for_the_viewer(tmp_path):
+    events = [{"device": 0, "action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 7, "frames": 0},
+              {"device": 9, "action": "alloc"}, "odd"]
+    content = {"segments": [{"device": 0}], "frames": [[["app.py", 3, "load"]]], "history": events,
+               "oom": {"device": "cuda:0", "requested_bytes": 5, "free_bytes": 2}}
+    memory_pickle.write(content, tmp_path / "a.pickle")
+    first, last = pickle.loads((tmp_path / "a.pickle").read_bytes())["device_traces"][0]
+    assert (first["addr"], first["frames"]) == (4096, [{"filename": "app.py", "line": 3, "name": "load"}])
+    assert (last["action"], last["size"], last["device_free"]) == ("oom", 5, 2)
+
+
 def test_fields_that_a_record_lacks_are_sums_of_its_blocks(tmp_path):
     blocks = [{"size": 512, "state": "active_allocated"}, {"size": 1024, "state": "active_pending_free"}, {"size": 4}]
     memory_pickle.write({"segments": [{"blocks": blocks}, {}]}, tmp_path / "a.pickle")
