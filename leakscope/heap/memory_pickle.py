@@ -341,8 +341,8 @@ def _notes(content: Json, oom: Json | None, has_frames: bool, stacks: _Stacks) -
 def write(record: Json, path: Path) -> None:
     """Write the segments of a devices.json as a memory pickle that PyTorch's own viewer draws; the file is replaced whole.
 
-    Frames are as they are in the record: masked. Of the allocator's history there is what `--gpu trace` recorded, and the request
-    that ran out.
+    Frames are as they are in the record: masked. Of the allocator's history there is what `--gpu trace` recorded, and the
+    request that ran out.
 
     Raises:
         OSError: the file cannot be written.

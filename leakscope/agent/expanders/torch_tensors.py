@@ -104,7 +104,9 @@ class _Memories:
 
 
 class _StorageReader:
-    """An UntypedStorage, which a program may keep without a tensor."""
+    """An UntypedStorage, which a program may keep without a tensor. One that is copied on write is copied by this: nobody can
+    ask a storage whether it is one. The native walk asks nothing.
+    """
 
     def __init__(self, walk, cls, parts):
         self.walk = walk
