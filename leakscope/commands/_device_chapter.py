@@ -20,6 +20,7 @@ from leakscope.model import CacheRow
 from leakscope.report import DeviceChapter, DeviceOwner, DeviceTerm, Series
 
 MOST_OWNERS, MOST_SITED = 60, 25  # owners that are told, and those of them whose allocation site is looked up; ours
+MOST_NAMED = 400  # path classes that are named, those with most bytes: a name takes about a millisecond; ours
 MOST_CACHES = 60  # that are told; ours
 MOST_POINTS = 400  # of a line
 SERIES = ("process_bytes", "reserved_bytes", "allocated_peak_bytes", "allocated_bytes", "used_bytes")
@@ -36,10 +37,9 @@ def chapters(case: Case) -> tuple[DeviceChapter, ...]:
 
 
 def _chapter(case: Case, device: Device, caches: tuple[CacheRow, ...]) -> DeviceChapter:
-    owners, rows_of = _owners(case, device)
+    owners, owners_left_out, rows_of = _owners(case, device)
     last = device.snapshots[-1] if device.snapshots else None
-    shown = owners[:MOST_OWNERS]
-    known = _known(last, shown, rows_of) if last else None
+    known = _known(last, owners, rows_of) if last else None
     segments, left_out = _block_map.segments(last, device.code, known) if last and known else ((), 0)
     provider = str(device.about.get("provider") or "")
     return DeviceChapter(
@@ -48,7 +48,7 @@ def _chapter(case: Case, device: Device, caches: tuple[CacheRow, ...]) -> Device
         use_quality=device.use_quality, growth_bytes=device.growth_bytes, explained_ratio=device.explained_ratio,
         terms=tuple(_term(device.terms[name], device) for name in TERMS),
         wholes=tuple(_term(device.wholes[name], device) for name in WHOLES),
-        series=_series(device), owners=tuple(shown), owners_left_out=len(owners) - len(shown), caches=caches,
+        series=_series(device), owners=tuple(owners), owners_left_out=owners_left_out, caches=caches,
         segments=segments, segments_left_out=left_out,
         fragmentation=_block_map.free_memory(last, device.code, known) if last and known and last.blocks.has_map else None,
         settings=_settings(device), notes=_notes(device), load_fit=_load_fit(case, device))
@@ -97,31 +97,41 @@ def _load_fit(case: Case, device: Device) -> str:
 # --- owners --------------------------------------------------------------------------------------------------------------
 
 
-def _owners(case: Case, device: Device) -> tuple[list[DeviceOwner], dict[int, int]]:
-    """Return the owners in the last snapshot, most bytes first, and the row of the owner of each storage on the device.
+def _owners(case: Case, device: Device) -> tuple[list[DeviceOwner], int, dict[int, int]]:
+    """Return the owners in the last snapshot, most bytes first, how many are left out, and the owner's row of each storage.
 
     Storages are gathered by the path that leads to them; each counts once, at its best-named path, so the owners add up to
     what Python holds.
     """
     if not case.readings:
-        return [], {}
+        return [], 0, {}
     graph, table, first = case.last, case.readings[-1].table, _baseline(case, device)
     nodes = np.flatnonzero((graph.kind == _STORAGE) & (graph.device == device.code))
     if not len(nodes):
-        return [], {}
-    classes, inverse = np.unique(table.class_of[nodes], return_inverse=True)
+        return [], 0, {}
+    classes, members = _by_class(table.class_of[nodes], nodes)
+    sizes = [int(graph.shallow_bytes[mine].sum()) for mine in members]
+    order = sorted(range(len(classes)), key=lambda place: -sizes[place])[:MOST_NAMED]
     by_path: dict[str, list[int]] = {}
-    for place in range(len(classes)):
-        by_path.setdefault(_path(case, nodes, inverse, place), []).append(place)
+    for place in order:
+        by_path.setdefault(_path(case, int(members[place][0])), []).append(place)
     found = []
     for path, places in by_path.items():
-        mine = nodes[np.isin(inverse, places)]
-        rows = [int(classes[place]) for place in places]
-        found.append((DeviceOwner(path, int(graph.shallow_bytes[mine].sum()), _growth(device, table, first, rows), len(mine)),
-                      mine))
+        grown = _growth(device, table, first, [classes[place] for place in places])
+        mine = np.concatenate([members[place] for place in places])
+        found.append((DeviceOwner(path, sum(sizes[place] for place in places), grown, len(mine)), mine))
     found.sort(key=lambda each: (-each[0].retained_bytes, each[0].path))
-    rows_of = {int(node): row for row, (_, mine) in enumerate(found[:MOST_OWNERS]) for node in mine}
-    return [_with_site(case, owner, mine, row < MOST_SITED) for row, (owner, mine) in enumerate(found)], rows_of
+    shown = found[:MOST_OWNERS]
+    rows_of = {node: row for row, (_, mine) in enumerate(shown) for node in mine.tolist()}
+    owners = [_with_site(case, owner, mine, row < MOST_SITED) for row, (owner, mine) in enumerate(shown)]
+    return owners, len(found) - len(shown) + len(classes) - len(order), rows_of
+
+
+def _by_class(class_of: Array, nodes: Array) -> tuple[list[int], list[Array]]:
+    """Return the path classes of some nodes, and the nodes of each."""
+    order = np.argsort(class_of, kind="stable")
+    classes, first = np.unique(class_of[order], return_index=True)
+    return classes.tolist(), np.split(nodes[order], first[1:])
 
 
 def _baseline(case: Case, device: Device) -> PathTable:
@@ -130,9 +140,9 @@ def _baseline(case: Case, device: Device) -> PathTable:
     return next(settled, case.readings[0].table)
 
 
-def _path(case: Case, nodes: Array, inverse: Array, place: int) -> str:
-    """The path of a class of storages in words, without the storage itself: the tensor is what a person knows."""
-    path = case.path(int(nodes[int(np.argmax(inverse == place))]))
+def _path(case: Case, node: int) -> str:
+    """The path of a storage in words, without the storage itself: the tensor is what a person knows."""
+    path = case.path(node)
     return _STORED.sub("", path.text) if path is not None else "no owner that can be named"
 
 
