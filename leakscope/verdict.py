@@ -195,6 +195,10 @@ def _no_claim(examined: Sequence[Examined], findings: Sequence[Finding], growth:
     if main.follows_load and main.load is not None:
         return _power(main, f"Memory follows the load: {main.load.explained_ratio:.0%} of its growth is explained by "
                             f"{main.load.covariate}, and at equal load it is flat")
+    fit = main.load_fit()
+    if fit is not None and fit.is_explained:
+        return _power(main, f"Memory follows the load: {fit.explained_ratio or 0.0:.0%} of its growth is explained by batch "
+                            f"and length, and nothing certain is left per {main.unit_of_work}")
     on_devices = [what for each in examined for what in each.dismissed if what.device]
     bounded = [what for each in examined for what in each.dismissed
                if (what.growth_bytes or 0) >= VISIBLE_BYTES / 4 and not what.device]

@@ -48,6 +48,7 @@ LATE_SHARE = 0.5  # of what is left per unit still comes in the second half (pag
 ERRORS = 2.0  # mean errors of the curve that a predicted batch allows for, to either side
 GOOD = 0.9  # of the variance has to be explained for a claim; ours
 EXPLAINS = 0.5  # of the growth, as in work.py
+NOTHING = 0.01  # of the growth that is certainly left per unit is as good as none; ours
 DEVICE_LEAST_BYTES, DEVICE_LEAST_SHARE = 64 << 20, 0.01  # the least growth on a device that matters (page "gpu", 5.1)
 REACHES = 4.0  # times the largest batch seen: further nothing is predicted; ours
 NARROW = 2.0  # the upper bound of a predicted batch is at most so many times the lower; ours
@@ -107,7 +108,7 @@ class LoadFit(NamedTuple):
         """True if the load explains most of the growth, and nothing certain is left at equal load."""
         is_little = self.per_unit.high * self.units <= EXPLAINS * self.growth_bytes
         explained = self.explained_ratio is not None and self.explained_ratio >= EXPLAINS
-        return self.is_good and explained and self.per_unit.low <= 0 and is_little
+        return self.is_good and explained and is_little and self.per_unit.low * self.units <= NOTHING * self.growth_bytes
 
     def sentence(self, where: str, unit: str) -> str:
         """Return what there is to say of memory `where` ("on cuda:0") by `unit` of work; "" where nothing is certain."""

@@ -11,6 +11,7 @@ from leakscope.case import Case
 from leakscope.detectors import device_held_by_c, device_unattributed
 from leakscope.model import Confidence, Dismissed, Finding, VerdictClass
 from leakscope.verdict import Examined, judge
+from tests.detectors.cases import timeline
 from tests.devices import MIB, watched
 
 SECONDS, EVERY_S = 300.0, 1.0
@@ -70,6 +71,15 @@ def test_otherwise_growth_is_not_explained_away(case: Case) -> None:
 
 def test_a_device_that_does_not_grow_is_not_spoken_of() -> None:
     assert told(served(load=0.0)) == []
+
+
+@pytest.mark.parametrize(("left", "kind"), [(0.0, VerdictClass.NO_LEAK), (200_000.0, VerdictClass.INSUFFICIENT_EVIDENCE)])
+def test_memory_of_the_host_that_follows_the_load_is_no_leak(left: float, kind: VerdictClass) -> None:
+    rows = timeline(SECONDS, EVERY_S, work_count=lambda t: 10 * (t + 1), load_batch=batch, load_tokens=tokens,
+                    anon_bytes=lambda t: 300 * MIB + batch(t) * tokens(t) / 2048 * 20 * MIB + left * 10 * t)
+    verdict = judge([Examined(Case([], rows, {"pid": 7}), (), ())])
+    assert verdict.kind is kind
+    assert ("explained by batch and length" in verdict.sentence) == (kind is VerdictClass.NO_LEAK)
 
 
 def test_the_fit_of_a_case_is_made_once() -> None:
