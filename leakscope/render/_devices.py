@@ -108,7 +108,7 @@ def grown_entries(row: CacheRow) -> int:
 def cache_sentence(row: CacheRow) -> str:
     """Return `flashinfer.jit.get_module() 12 -> 412 entries; argument 3 varies`."""
     bound = f", bound {count_text(row.bound)}" if row.bound is not None else ""
-    varying = row.varying.replace("`", "").partition(", looks like")[0]
+    varying = row.varying.partition(", looks like")[0]
     return f"{clip(row.name, _CACHE_NAME)} {entries_text(row)} entries{bound}{f'; {varying}' if varying else ''}"
 
 

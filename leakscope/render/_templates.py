@@ -56,7 +56,7 @@ def _capital(text: str) -> str:
 def _names_as_code(text: str) -> Markup:
     """Return the escaped sentence with the names of the program marked as code."""
     return Markup("").join(Markup("<code>{}</code>" if is_name else "{}").format(piece)
-                           for is_name, piece in _text.prose(_text.typeset(text)))
+                           for is_name, piece in _text.prose(_text.typeset(_text.unticked(text))))
 
 
 def _split_off(text: str) -> Markup:

@@ -77,6 +77,7 @@ _QUOTED = re.compile(r"([(\"'“]*)(.*?)([)\"'”.,;:!?]*)", re.DOTALL)
 # What a person would search for: dotted names, names with an underscore or a call, attributes, Python files.
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[\w<>]+|\[[^\s\]]*\])+(\([^\s)]*\))?|\w*_\w*(\(\))?|[A-Za-z_][\w.]*\(\)"
                    r"|\.\w+|[\w./-]+\.py(:\d+)?")
+_TICKED = re.compile(r"`([\w.\[\]]+)`")
 _IN_NUMBER = re.compile(r"(?<=\d) (?=\d{3}\b|[KMGT]?i?B\b|%|(?:ms|s|min|h|d)\b)")
 
 Record = TypeVar("Record")
@@ -193,6 +194,11 @@ def prose(text: str) -> list[tuple[bool, str]]:
             middle, after = middle + ")", after[1:]
         pieces += [(False, before), (bool(_NAME.fullmatch(middle)), middle), (False, after)]
     return [piece for piece in pieces if piece[1]]
+
+
+def unticked(text: str) -> str:
+    """Return the text without the backticks around names, such as `seq_len`: each face marks names in its own way."""
+    return _TICKED.sub(r"\1", text)
 
 
 def typeset(text: str) -> str:

@@ -57,7 +57,7 @@ def _trace(finding: Finding) -> list[str]:
 def escaped(text: str) -> str:
     """Return a sentence in which nothing is markup, a link, a mention or HTML: what looks so becomes code."""
     words = []
-    for is_name, piece in _text.prose(_text.on_one_line(text)):
+    for is_name, piece in _text.prose(_text.on_one_line(_text.unticked(text))):
         words.append(code(piece) if is_name or re.search(r"[`*_<\[\]~|\\@&#$]", piece) else piece)
     return "".join(words)
 

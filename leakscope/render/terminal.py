@@ -24,6 +24,7 @@ from leakscope.render._text import (
     on_one_line,
     rate_text,
     ratio_text,
+    unticked,
     verdict_tone,
     verdict_word,
 )
@@ -60,7 +61,8 @@ def _lines(report: Report, width: int, report_file: str) -> list[Text]:
     sentence = textwrap.wrap(verdict.sentence, width - 2, max_lines=_SENTENCE_LINES, placeholder=" ...") or [""]
     lines = [heading, *(Text(f"  {line}") for line in sentence)]
     last = [_fact("report", report_file)] if report_file else []
-    facts = [line for name, text in _facts(report) if text for line in _fact_lines(name, on_one_line(text), width - 13)]
+    facts = [line for name, text in _facts(report) if text
+             for line in _fact_lines(name, on_one_line(unticked(text)), width - 13)]
     return (lines + facts)[:_LINES - len(last)] + last
 
 

@@ -60,3 +60,7 @@ def test_what_lets_go_is_named_with_what_it_frees():
                                           ("gc_collections2", "Gc collections2"), ("threads", "Threads")])
 def test_a_column_of_the_timeline_has_a_name_for_people(column, word):
     assert _text.series_word(column) == word
+
+
+def test_backticks_around_a_name_are_not_shown_and_others_are():
+    assert _text.unticked("argument 3 (`seq_len`) and `a b` or ``") == "argument 3 (seq_len) and `a b` or ``"
