@@ -112,10 +112,11 @@ def fit(blocks: Blocks, device: int, request: int, stream: int = 0, pool: tuple[
 def fit_of_oom(blocks: Blocks) -> tuple[int, Fit] | None:
     """Return the device (its code) and the fit of the request that ran out of memory.
 
-    None where none was recorded, or where the map is of a later moment (`is_last` false: heap/memory_pickle.py).
+    None where none was recorded. A map of a later moment (`is_last` false: heap/memory_pickle.py) counts only if nothing but
+    frees happened since, and the request does not fit even now: pieces only grew, and what was freed since was not free then.
     """
     oom = blocks.info.get("oom")
-    if not isinstance(oom, dict) or oom.get("is_last") is False:
+    if not isinstance(oom, dict):
         return None
     if not isinstance(oom.get("requested_bytes"), int) or oom["requested_bytes"] <= 0:
         return None
@@ -126,7 +127,14 @@ def fit_of_oom(blocks: Blocks) -> tuple[int, Fit] | None:
     if code is None or device is None:
         return None
     name = (pool[0], pool[1]) if isinstance(pool, (list, tuple)) and len(pool) == 2 else DEFAULT_POOL
-    return code, fit(blocks, code, oom["requested_bytes"], stream if isinstance(stream, int) and stream >= 0 else 0, name)
+    found = fit(blocks, code, oom["requested_bytes"], stream if isinstance(stream, int) and stream >= 0 else 0, name)
+    if oom.get("is_last") is False:
+        freed = oom.get("freed_since_bytes")
+        if not isinstance(freed, int) or found.fits:
+            return None
+        free = max(0, found.free_bytes - freed)
+        found = found._replace(free_bytes=free, eligible_bytes=min(found.eligible_bytes, free))
+    return code, found
 
 
 def largest_free(blocks: Blocks, device: int) -> int:

@@ -305,22 +305,27 @@ def _block(block: Json, stacks: _Stacks) -> Json:
 
 
 def _last_oom(traces: list[list[Json]], stacks: _Stacks) -> Json | None:
-    """The last request that the device could not serve; `is_last`: nothing happened after it, so the map is of that moment."""
+    """The last request that the device could not serve; `is_last`: nothing happened after it, so the map is of that moment.
+
+    `freed_since_bytes`: what was freed between it and the map, where nothing else happened; None where something did.
+    """
     found = []
     for ordinal, entries in enumerate(traces):
         events = [entry for entry in entries if entry.get("action") != "snapshot"]
         row = next((row for row in range(len(events) - 1, -1, -1) if events[row].get("action") == "oom"), None)
         if row is not None:
-            found.append((_integer(events[row].get("time_us")), ordinal, events[row], row == len(events) - 1))
+            found.append((_integer(events[row].get("time_us")), ordinal, events[row], events[row + 1:]))
     if not found:
         return None
-    _, ordinal, entry, is_last = max(found, key=lambda each: each[:2])
+    _, ordinal, entry, later = max(found, key=lambda each: each[:2])
+    freed = [_integer(each.get("size")) for each in later if each.get("action") == "free_completed"]
+    is_only_freed = all(each.get("action") in ("free_requested", "free_completed") for each in later)
     pool: Any = entry.get("pool_id")
     is_pool = isinstance(pool, (list, tuple)) and len(pool) == 2
     return {"device": ordinal, "requested_bytes": _integer(entry.get("size")), "total_bytes": None,
-            "free_bytes": _integer(entry["device_free"]) if "device_free" in entry else None, "is_last": is_last,
-            "stream": _integer(entry.get("stream")), "pool": [_integer(pool[0]), _integer(pool[1])] if is_pool else None,
-            "frames": stacks.row(entry.get("frames"))}
+            "free_bytes": _integer(entry["device_free"]) if "device_free" in entry else None, "is_last": not later,
+            "freed_since_bytes": sum(freed) if is_only_freed else None, "stream": _integer(entry.get("stream")),
+            "pool": [_integer(pool[0]), _integer(pool[1])] if is_pool else None, "frames": stacks.row(entry.get("frames"))}
 
 
 def _notes(content: Json, oom: Json | None, has_frames: bool, stacks: _Stacks) -> Iterator[str]:
@@ -328,7 +333,9 @@ def _notes(content: Json, oom: Json | None, has_frames: bool, stacks: _Stacks) -
         yield ("The snapshot has no allocation frames: the program did not record them "
                "(torch.cuda.memory._record_memory_history()).")
     if oom and not oom["is_last"]:
-        yield "The map of blocks is later than the request that ran out of memory: what was freed since is not in it."
+        freed = oom["freed_since_bytes"]
+        since = "other things happened" if freed is None else f"{freed:,} bytes were freed, and nothing else happened"
+        yield f"The map of blocks is later than the request that ran out of memory: {since} since."
     if stacks.left_out:
         yield f"The frames of {stacks.left_out} blocks were left out: the snapshot has too many."
     host = [(_integer(each.get("size")), each.get("active", each.get("allocated")))

@@ -78,6 +78,23 @@ def test_the_request_that_ran_out_of_memory_is_read_from_the_record():
     assert fragmentation.fit_of_oom(seen(device)) is None  # the map is of a later moment
 
 
+@pytest.mark.parametrize(("freed", "is_told", "is_fragmented"), [(None, False, False), (0, True, True), (90, True, True),
+                                                                 (100, True, False)])
+def test_what_was_freed_after_the_request_was_not_free_then(freed, is_told, is_fragmented):
+    device = holes()  # 128 MiB in pieces of 16
+    device.oom = {"device": 0, "requested_bytes": 32 * MIB, "is_last": False,
+                  "freed_since_bytes": freed if freed is None else freed * MIB}
+    found = fragmentation.fit_of_oom(seen(device))
+    assert (found is not None) is is_told
+    assert not is_told or (found[1].is_fragmented, found[1].free_bytes) == (is_fragmented, (128 - freed) * MIB)
+
+
+def test_a_request_that_would_fit_now_says_nothing_of_then():
+    device = holes()
+    device.oom = {"device": 0, "requested_bytes": 16 * MIB, "is_last": False, "freed_since_bytes": 16 * MIB}
+    assert fragmentation.fit_of_oom(seen(device)) is None
+
+
 @pytest.mark.parametrize("oom", [None, 3, {}, {"requested_bytes": "x"}, {"requested_bytes": 5, "device": 4},
                                  {"requested_bytes": -1}])
 def test_a_record_of_an_oom_that_cannot_be_read_is_none(oom):

@@ -31,7 +31,7 @@ def ran_out(later=False):
     with pytest.raises(OutOfMemory):
         device.allocate(25 * MIB, frames=EMBED)
     if later:
-        device.free(pairs[0][0])
+        device.allocate(1)
     return device
 
 
@@ -55,6 +55,13 @@ def test_a_map_of_a_later_moment_claims_nothing(tmp_path):
     report = _snapshot_report.build(saved(tmp_path, ran_out(later=True)))
     assert report.verdict.kind is VerdictClass.INSUFFICIENT_EVIDENCE and report.findings == ()
     assert any("later than the request" in note for note in report.notes)
+
+
+def test_a_pickle_that_was_written_where_the_error_was_caught_still_tells(tmp_path):
+    device = ran_out()
+    device.free(next(iter(device._live)))  # a frame that ended gave its tensor back
+    report = _snapshot_report.build(saved(tmp_path, device))
+    assert report.verdict.kind is VerdictClass.FRAGMENTATION
 
 
 def test_one_moment_is_no_growth(tmp_path):

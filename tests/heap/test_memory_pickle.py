@@ -97,9 +97,14 @@ def test_the_request_that_ran_out_is_found_with_its_frames(tmp_path):
     oom = found["oom"]
     assert (oom["device"], oom["requested_bytes"], oom["stream"], oom["is_last"]) == (0, 150 * MIB, 3, True)
     assert found["frames"][oom["frames"]] == [["serve.py", 40, "answer"]]
-    device.free(device.allocate(512))
+    address = max(device._live)  # 30 MiB
+    device.free(address)
+    after = memory_pickle.read(saved(tmp_path, device.snapshot()))
+    assert (after["oom"]["is_last"], after["oom"]["freed_since_bytes"]) == (False, 30 * MIB)
+    device.allocate(512)
     late = memory_pickle.read(saved(tmp_path, device.snapshot()))
-    assert late["oom"]["is_last"] is False and any("later than the request" in note for note in late["notes"])
+    assert (late["oom"]["is_last"], late["oom"]["freed_since_bytes"]) == (False, None)
+    assert all(any("later than the request" in note for note in each["notes"]) for each in (after, late))
 
 
 def test_without_a_request_that_ran_out_there_is_none(tmp_path):
