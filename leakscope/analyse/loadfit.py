@@ -181,25 +181,41 @@ def load_fit(timeline: Sequence[Sample], window: Window, device: str | None = No
 # --- observations -----------------------------------------------------------------------------------------------------
 
 _Row = tuple[float, float, float, int, int]
+_Load = tuple[int, int]  # batch and tokens, 0 where not told
+_NONE: _Load = (0, 0)
 
 
 def _rows(timeline: Sequence[Sample], window: Window, device: str | None, points: Points | None) -> list[_Row]:
-    """(seconds, bytes, units done, batch, tokens) of the samples in which a load was told."""
+    """(seconds, bytes, units done, batch, tokens): the highest memory of the time up to a load that was told, or some of them.
+
+    A unit is told when it is done: what was measured before it belongs to it. Devices are asked less often than rows are
+    written: then the largest load of some rows goes with what was measured at the end of them.
+    """
     known = dict(points) if points is not None else {}
     prefix = device.replace(":", "") + "_" if device else ""
-    done, peak, found = 0.0, None, []  # type: float, int | None, list[_Row]
+    done, peak, high, largest, found = 0.0, None, None, _NONE, []  # type: float, int | None, float | None, _Load, list[_Row]
     for sample in timeline:
         t_s = sample["t_ns"] / 1e9
         done = float(sample.get("work_count", done))
+        load = int(sample.get("load_batch", 0)), int(sample.get("load_tokens", 0))
+        largest = max(largest, load, key=_product)
         size = sample.get(prefix + "allocated_bytes") if device else known.get(t_s, sample.get("anon_bytes"))
         before = peak
         peak = sample.get(prefix + "allocated_peak_bytes", peak) if device else None
-        if before is not None and peak is not None and peak > before:
-            size = peak
-        batch, tokens = sample.get("load_batch", 0), sample.get("load_tokens", 0)
-        if size is not None and (batch or tokens) and window.start_s <= t_s <= window.end_s:
-            found.append((t_s, float(size), done, int(batch), int(tokens)))
+        is_new_peak = before is not None and peak is not None and peak > before
+        now = peak if is_new_peak else size
+        high = now if high is None or now is not None and now > high else high
+        if high is None or largest == _NONE:
+            continue
+        if window.start_s <= t_s <= window.end_s:
+            is_own = load != _NONE and high == size and not is_new_peak
+            found.append((t_s, float(high), done, *(load if is_own else largest)))
+        high, largest = None, _NONE
     return found
+
+
+def _product(load: _Load) -> int:
+    return max(load[0], 1) * max(load[1], 1) if load != _NONE else 0
 
 
 def _observed(rows: Sequence[_Row], window: Window) -> _Observed | None:

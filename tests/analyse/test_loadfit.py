@@ -156,6 +156,24 @@ def test_host_memory_is_fitted_where_no_device_is_named() -> None:
     assert found is not None and found.is_good and found.sentence("of the process", "request").startswith("Peak memory of the")
 
 
+def test_a_peak_belongs_to_the_largest_load_since_memory_was_measured() -> None:
+    rows = [{"t_ns": second * 10**9, "work_count": second, "load_batch": batch, "load_tokens": 8}
+            for second, batch in enumerate((1, 2, 9, 3, 4))]
+    for second, (held, peak) in {0: (10, 10), 3: (12, 50), 4: (20, 50)}.items():
+        rows[second] |= {"cuda0_allocated_bytes": held, "cuda0_allocated_peak_bytes": peak}
+    found = loadfit._rows(rows, Window(0.0, 9.0), "cuda:0", None)
+    assert [(size, batch) for _, size, _, batch, _ in found] == [(10, 1), (50, 9), (20, 4)]
+
+
+def test_what_was_measured_while_a_unit_was_under_way_belongs_to_it() -> None:
+    held = [10, 80, 90, 11, 10, 40, 12]  # two units; the second row of each says nothing of the load yet
+    rows: list[dict[str, Any]] = [{"t_ns": second * 10**9, "anon_bytes": size} for second, size in enumerate(held)]
+    rows[3] |= {"work_count": 1, "load_batch": 9}
+    rows[6] |= {"work_count": 2, "load_batch": 4}
+    found = loadfit._rows(rows, Window(0.0, 9.0), None, None)
+    assert [(size, batch) for _, size, _, batch, _ in found] == [(90, 9), (40, 4)]
+
+
 @pytest.mark.parametrize("spoil", [
     lambda rows: [{**row, "load_batch": 8, "load_tokens": 512} for row in rows],  # always the same
     lambda rows: [{name: value for name, value in row.items() if not name.startswith("load")} for row in rows],
