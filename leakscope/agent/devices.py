@@ -127,7 +127,7 @@ class Devices:
             private = _private_pool_bytes(statistics)
             if private is not None:
                 row[prefix + "private_pool_bytes"] = private
-        _read_pinned(row, provider.host_stats())
+        _read_pinned(row, self._answer("pinned memory", provider.host_stats))
 
     def _statistics(self, provider):
         """Yield (name, statistics) of each device that has some."""
@@ -137,9 +137,15 @@ class Devices:
                     yield device["name"], device["stats"]
             return
         for ordinal in provider.ordinals():
-            statistics = provider.stats(ordinal)
-            if statistics:
-                yield "%s:%d" % (provider.prefix, ordinal), statistics
+            yield "%s:%d" % (provider.prefix, ordinal), self._answer("counters", provider.stats, ordinal)
+
+    def _answer(self, what, ask, *arguments):
+        """Return what torch answers, {} where it refuses: of an allocator that a program brought along it knows nothing."""
+        try:
+            return ask(*arguments) or {}
+        except Exception as error:
+            self._note("The allocator behind torch does not tell its %s (%s)." % (what, type(error).__name__))
+            return {}
 
     # --- a snapshot ---
 
@@ -190,7 +196,8 @@ class Devices:
         said = {"provider": provider.name, "simulated": False, "torch": device_map.word(version),
                 "backend": device_map.word(provider.backend()), "recording": self.recording,
                 "settings": device_settings.settings(provider.name, told), "devices": devices,
-                "host_stats": provider.host_stats(), "process_groups": device_settings.process_groups(), "oom": oom,
+                "host_stats": self._answer("pinned memory", provider.host_stats),
+                "process_groups": device_settings.process_groups(), "oom": oom,
                 "notes": notes}
         return Taken(said, list(segments), (), history)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,33 +75,56 @@ def test_it_never_raises_never_calls_itself_and_rests_after_the_end(monkeypatch:
 
 
 PROGRAM = '''
-import sys
-sys.path.insert(0, {root!r})
-for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
-    del sys.modules[name]
+import importlib.util, os, sys, time
 from types import ModuleType
-import importlib.util
 spec = importlib.util.spec_from_file_location("fake_torch", {fake!r})
 fake_torch = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(fake_torch)
-fake = fake_torch.Fake("2.13")
+fake, parent = fake_torch.Fake("2.13"), os.getpid()
+fake_torch.Fake.is_up = property(lambda self: os.getpid() == parent, lambda self, value: None)  # as torch after a fork
 for name, content in fake.modules().items():
     sys.modules[name] = ModuleType(name)
     sys.modules[name].__dict__.update(content)
-import time
 end = time.monotonic() + 60
 while not fake.observers and time.monotonic() < end:
     time.sleep(0.01)
+'''
+OUT_OF_MEMORY = PROGRAM + '''
 for observer in fake.observers:
     print(observer(0, 1 << 30, 80 << 30, 5 << 20))
 raise MemoryError("CUDA out of memory")
 '''
+FORK = PROGRAM + '''
+import _leakscope_agent
+_leakscope_agent.snapshot()
+if os.fork() == 0:
+    fake.asked.clear()
+    for observer in fake.observers:
+        observer(0, 1 << 30, 80 << 30, 5 << 20)
+    _leakscope_agent.snapshot()
+    print(fake.asked, len(fake.observers), flush=True)
+    os._exit(0)
+os.wait()
+'''
+
+
+def staged(stage: Stage, program: str) -> subprocess.CompletedProcess[str]:
+    return stage.run(sys.executable, str(stage.write("program.py", program.format(fake=fake_torch.__file__))))
+
+
+def test_a_forked_child_asks_the_device_of_its_parent_for_nothing(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"gpu": "state"})
+    ran = staged(stage, FORK)
+    assert (ran.stdout, ran.stderr) == ("[] 1\n", "")
+    parent, child = sorted(stage.processes, key=lambda process: process.role == "fork")
+    assert list(parent.path.glob("snapshots/*/devices.json")) and not list(child.path.glob("snapshots/*/devices.json"))
+    assert [each["kind"] for each in child.snapshots] == ["manual"]
+    assert not any(name.startswith("cuda") for row in child.rows for name in row)
 
 
 def test_a_program_that_runs_out_of_memory_leaves_a_snapshot_of_that_moment(tmp_path: Path) -> None:
     stage = Stage(tmp_path, {"gpu": "auto"})
-    program = stage.write("program.py", PROGRAM.format(root=os.getcwd(), fake=fake_torch.__file__))
-    ran = stage.run(sys.executable, str(program))
+    ran = staged(stage, OUT_OF_MEMORY)
     assert ran.stdout == "None\n" and ran.returncode == 1 and "MemoryError: CUDA out of memory" in ran.stderr
     (process,) = stage.processes
     (place,) = [number for number, snapshot in enumerate(process.snapshots) if snapshot["kind"] == "oom"]

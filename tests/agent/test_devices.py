@@ -146,6 +146,22 @@ def test_another_allocator_has_counters_and_says_why_there_is_no_map(
                              "recorded."]
 
 
+def test_an_allocator_that_tells_nothing_leaves_its_devices_and_the_reasons(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = bring_up(monkeypatch, backend="pluggable")
+
+    def refuse(*_ordinal: int) -> None:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support this")
+
+    load(monkeypatch, "torch.cuda", **{**fake.modules()["torch.cuda"], "memory_stats_as_nested_dict": refuse,
+                                       "host_memory_stats_as_nested_dict": refuse})
+    watched = Watched("state")
+    assert watched.row() == {}
+    said = watched.snapshot(tmp_path)
+    assert said["devices"][0]["name"] == "cuda:0" and said["devices"][0]["stats"] == {} and said["host_stats"] == {}
+    assert "The allocator behind torch does not tell its counters (RuntimeError)." in watched.notes and len(said["notes"]) == 1
+
+
 def test_a_refusal_of_torch_is_a_note_and_no_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = bring_up(monkeypatch)
 
