@@ -64,14 +64,17 @@ def is_useless(case: Case, found: History) -> bool:
 
 
 def claimed(case: Case) -> set[int]:
-    """The nodes of caches that LS403 speaks of: LS102 leaves them to it."""
+    """The nodes of caches that LS403 speaks of."""
     return {found.last.node for found in histories(case) if is_useless(case, found) and not on_device(case, found)}
 
 
 def is_claimed(case: Case, pile: Pile) -> bool:
-    """True for a pile in one of them."""
+    """True for a pile in a cache that LS403 or LS404 speaks of: LS102 leaves it to them."""
     nodes = claimed(case)
-    return bool(nodes) and device_piles.cache_node(case.last, case.tree(case.last), pile.accumulation) in nodes
+    if nodes and device_piles.cache_node(case.last, case.tree(case.last), pile.accumulation) in nodes:
+        return True
+    return any(pile.path.owner == each.owner or pile.path.owner.startswith(f"{each.owner}.")
+               for each in _devices.told(case, ("LS404",)))
 
 
 def kept_bytes(case: Case, found: History) -> dict[str, int]:
