@@ -137,6 +137,12 @@ def has_frames(segments):
                for block in segment.get("blocks") or () if type(block) is dict)
 
 
+def has_blocks_in_use(segments):
+    """Whether something is allocated."""
+    return any(block.get("state") not in (None, "inactive") for segment in segments if type(segment) is dict
+               for block in segment.get("blocks") or () if type(block) is dict)
+
+
 class Writer:
     """Writes PATH.new; `close` makes it PATH. Raises OSError; the draft is removed then."""
 

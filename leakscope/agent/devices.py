@@ -63,6 +63,7 @@ class Devices:
         self._provider = None
         self._about = {}  # what is known of each device
         self.recording = "off"
+        self._is_recording_due = False
         if mode == "off":
             self._providers = ()
         elif mode.startswith(RECORDED):
@@ -88,8 +89,7 @@ class Devices:
     def _begin(self, provider):
         if provider.name == "recorded":
             return
-        if self.mode in ("state", "trace"):
-            self._record(provider)
+        self._is_recording_due = self.mode in ("state", "trace")
         try:
             if self._at_start is not None:
                 self._at_start(provider)
@@ -97,9 +97,16 @@ class Devices:
             self._note("Nothing will be seen of the moment at which the device runs out of memory (%s)." % type(error).__name__)
 
     def _record(self, provider):
-        """Let the allocator record where blocks come from, unless the program does that: nobody can ask, but stacks show it."""
+        """Let the allocator record where blocks come from, unless the program does that.
+
+        Nobody can ask whether it does, but stacks and history show it once there is a block in use; until then this waits: the
+        program's own wish would be lost.
+        """
         try:
-            blocks = provider.snapshot("state")
+            blocks = provider.snapshot("trace")
+            if not (blocks.why_not or blocks.history or device_map.has_blocks_in_use(blocks.segments)):
+                return
+            self._is_recording_due = False
             if blocks.why_not:
                 self._note("Where blocks of the device were allocated is not recorded: %s" % _inside(blocks.why_not))
             elif blocks.history or device_map.has_frames(blocks.segments):
@@ -108,6 +115,7 @@ class Devices:
                 provider.record(self.mode == "trace")
                 self.recording = self.mode
         except Exception as error:
+            self._is_recording_due = False
             self._note("Where blocks of the device were allocated is not recorded: this version of torch refused (%s)."
                        % type(error).__name__)
 
@@ -118,6 +126,8 @@ class Devices:
         provider = self.provider()
         if provider is None:
             return
+        if self._is_recording_due:
+            self._record(provider)
         for name, statistics in self._statistics(provider):
             prefix = name.replace(":", "") + "_"
             for column, *keys in _COLUMNS:

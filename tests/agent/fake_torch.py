@@ -65,12 +65,15 @@ class Fake:
         self.is_up, self.backend, self.devices = True, backend, 1
         self.frames: list[dict[str, Any]] = []
         self.traces = 0
+        self.has_blocks = True
         self.asked: list[str] = []
         self.recorded: list[dict[str, Any]] = []
         self.observers: list[Any] = []
         self.statistics: dict[str, Any] = statistics(self.version)
 
     def segments(self) -> list[dict[str, Any]]:
+        if not self.has_blocks:
+            return []
         return [{"device": 0, "address": 0x7F0000000000, "total_size": 4000, "allocated_size": 1000, "active_size": 1200,
                  "requested_size": 900, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0), "is_expandable": False,
                  "frames": [], "registration_counter": 7, "blocks": [

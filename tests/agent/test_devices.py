@@ -236,6 +236,22 @@ def test_the_last_of_the_history_is_in_the_snapshot_where_it_was_asked_for(
     assert "history" not in watched.snapshot(tmp_path)
 
 
+def test_recording_waits_until_it_can_be_seen_that_the_program_does_not_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = bring_up(monkeypatch)
+    fake.has_blocks = False
+    watched = Watched("state")
+    watched.row()
+    assert fake.recorded == []  # the program may have asked for a history, and have allocated nothing yet
+    fake.traces = 1
+    watched.row()
+    assert fake.recorded == [] and watched.devices.recording == "program"
+    fake.traces, other = 0, Watched("state")
+    other.row()
+    fake.has_blocks = True
+    other.row()
+    assert len(fake.recorded) == 1
+
+
 def test_a_program_that_records_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = bring_up(monkeypatch)
     fake.frames = fake_torch.FRAMES
