@@ -57,9 +57,9 @@ SESSION_FIELDS = (
 
 # nvml.jsonl: {"t_ns", "devices": [{"index", "uuid", "bus_id", "model", "is_part" (true: of a device divided by MIG),
 #   "is_shared" (true: its memory is a NUMA node of the machine), "used_bytes" (all that is not free), "total_bytes",
-#   "system_bytes" (the part of used_bytes that is the driver's own), "processes": [[pid, used_bytes or null], ...], or null: not
-#   told}], "names": {pid: executable} of those seen for the first time}; absent is what the driver does not say. A pid is as the
-#   driver numbers it
+#   "system_bytes" (the part of used_bytes that is the driver's own), "processes": [[pid, used_bytes or null], ...], or null:
+#   not told}], "names": {pid: executable} of those seen for the first time}; absent is what the driver does not say. A pid is
+#   as the driver numbers it
 
 # boot/options.json, written by the host, read by the agent:
 #   session (absolute path), started_monotonic_ns, every_s (null: the ladder chooses), warmup_s (null: chosen),
