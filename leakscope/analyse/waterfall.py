@@ -173,9 +173,14 @@ def _of_sample(sample: Sample, prefix: str) -> dict[str, float]:
 
 
 def _line(seen: Sequence[tuple[float, Owned]], name: str) -> Points:
-    """The bytes of a part at the snapshots; empty where it was not told apart."""
-    values = [(t_s, owned.workspace_bytes if name == "workspaces" else owned.without_owner_bytes) for t_s, owned in seen]
-    return [(t_s, float(value)) for t_s, value in values if value is not None] if len(values) > 1 else []
+    """The bytes of a part at the snapshots; empty where it was not told apart in all of them."""
+    are_known = all(owned.workspace_bytes is not None for _, owned in seen)
+    if len(seen) < 2 or name == "workspaces" and not are_known:
+        return []
+    if name == "workspaces":
+        return [(t_s, float(owned.workspace_bytes or 0)) for t_s, owned in seen]
+    # where one snapshot did not tell workspaces apart, they count as unowned in all
+    return [(t_s, float(owned.without_owner_bytes + (0 if are_known else owned.workspace_bytes or 0))) for t_s, owned in seen]
 
 
 def _on(line: Points, t_s: float) -> float:

@@ -183,3 +183,29 @@ def test_frames_of_libraries_are_told_by_where_their_files_are():
         assert not is_library(file, libraries), file
     assert own_frame([["json/__init__.py", 299, "loads"], ["app.py", 3, "parse"]], libraries) == ("app.py", "parse", 3)
     assert own_frame([["<string>", 1, "<module>"]]) == ("<string>", "<module>", 1)
+
+
+# --- blocks of a device ------------------------------------------------------------------------------------------------
+
+TENSORS = """
+    module app
+    app .orders -> orders:dict
+    orders [*] -> order:torch.Tensor x8 120B
+    order <storage> -> store:storage x8 1MiB on cuda:0
+    segment cuda:0 64MiB
+"""
+
+
+def test_what_the_allocator_of_a_device_recorded_is_exact_and_needs_no_samples():
+    found = origin("blocks store frames empty@site-packages/torch/x.py:9 < embed@serve.py:12", text=TENSORS)
+    assert shown(found)[0][0] == "embed" and any("exact" in reason for reason in found.reasons)
+
+
+def test_frames_of_a_part_of_the_blocks_do_not_speak_for_the_rest():
+    text = TENSORS + """
+        orders ['more'] -> large:torch.Tensor
+        large <storage> -> rest:storage 32MiB on cuda:0
+        blocks store frames embed@serve.py:12
+        blocks rest
+    """
+    assert origin("", text=text).places == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from leakscope.analyse.trend import grew_in_every_interval, level, slowing_ratio, theil_sen, thinned
+from leakscope.analyse.trend import chance_of_trend, grew_in_every_interval, level, slowing_ratio, theil_sen, thinned
 
 
 def test_the_slope_of_a_line_is_exact():
@@ -70,3 +70,15 @@ def test_what_did_not_rise_at_first_has_no_ratio():
 def test_a_level_is_the_median_of_a_stretch():
     assert level([(0.0, 1.0), (1.0, 100.0), (2.0, 3.0), (9.0, 50.0)], 0.0, 2.0) == 3.0
     assert level([(0.0, 1.0)], 5.0, 6.0) is None
+
+
+def test_noise_rises_by_chance_and_a_line_does_not():
+    rng = random.Random(3)
+    noise = [(float(x), rng.gauss(100, 10)) for x in range(100)]
+    assert chance_of_trend(noise) > 0.01 and chance_of_trend([(float(x), 2.0 * x) for x in range(20)]) < 1e-6
+    assert chance_of_trend([(x, y + x / 2) for x, y in noise]) < 0.01
+
+
+def test_what_falls_or_stands_still_does_not_rise_at_all():
+    assert chance_of_trend([(float(x), -x) for x in range(20)]) == chance_of_trend([(float(x), 7.0) for x in range(20)]) == 1.0
+    assert chance_of_trend([]) == chance_of_trend([(0.0, 1.0)]) == 1.0

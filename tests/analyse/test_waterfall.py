@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fixtures.standin.allocator import Allocator
+from fixtures.standin.allocator_forms import record
+from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.devices import devices_of, names_of
 from leakscope.analyse.layers import Window
-from leakscope.analyse.ownership import Owned
+from leakscope.analyse.ownership import Owned, join
 from leakscope.analyse.waterfall import TERMS, Judged, after_start_up, courses, judged, least_growth
+from tests.heaps import heap
 
 MIB, GIB = 1 << 20, 1 << 30
 H200_BYTES = 141 * 10**9
@@ -211,3 +216,46 @@ def test_devices_are_those_of_the_columns(columns, names):
 
 def test_a_device_that_only_a_snapshot_names_is_one():
     assert names_of([], [{"name": "cuda:1"}, {"name": "meta"}, {}]) == ["cuda:1"]
+
+
+# --- with the allocator that stands in for a GPU's -------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["allocate", "free", "lose", "workspace", "empty_cache"]),
+                          st.integers(1, 40 * MIB)), min_size=8, max_size=40))
+def test_the_terms_of_a_simulated_allocator_add_up_to_what_the_process_uses(actions):
+    allocator, live, timeline, seen = Allocator(), [], [], []
+    graph = heap("module app\napp .t -> t:torch.Tensor\nt <storage> -> storage 1KiB")
+    allocator.allocate(1)  # so that there is a map of blocks at every snapshot
+    for number, (what, size) in enumerate(actions):
+        if what in ("allocate", "lose"):
+            address = allocator.allocate(size)
+            live += [address] * (what == "allocate")  # what is lost stays allocated, and no tensor lies in it
+        elif what == "free" and live:
+            allocator.free(live.pop(size % len(live)))
+        elif what == "workspace":
+            allocator.workspace(thread=size % 3)
+        elif what == "empty_cache":
+            allocator.empty_cache()
+        values = {name: allocator.current(f"{name}_bytes") for name in ("allocated", "active", "reserved", "inactive_split")}
+        timeline.append(sample(number, process=values["reserved"] + allocator.outside_bytes, **values))
+        if number % 4 == 3:
+            graph.storage_address, graph.storage_node = np.array(live, "u8"), np.full(len(live), 2, "u4")
+            blocks = Blocks.of(record([allocator]))
+            seen.append((float(number), blocks, join(graph, blocks)))
+    (device,) = devices_of(timeline, Window(0, len(actions)), seen, {"cuda:0": "exact"})
+    for number, row in enumerate(timeline):
+        parts = {name: dict(term.points)[float(number)] for name, term in device.terms.items()}
+        assert sum(parts.values()) == pytest.approx(row["cuda0_process_bytes"], abs=1)
+        assert parts["outside"] == allocator.outside_bytes
+    for t_s, _, ownership in seen:  # at a snapshot nothing is a line: the parts are those of the join
+        owned, parts = ownership.of_device("cuda:0"), {name: dict(term.points)[t_s] for name, term in device.terms.items()}
+        assert (parts["allocated_owned"], parts["workspaces"], parts["allocated_unowned"]) == (
+            owned.owned_bytes, owned.workspace_bytes, owned.without_owner_bytes)
+
+
+def test_where_one_snapshot_does_not_tell_workspaces_apart_none_does():
+    seen = [(0.0, Owned(10 * MIB, 4 * MIB, 2 * MIB, 1, 0, 4 * MIB)), (9.0, Owned(12 * MIB, 4 * MIB, None, None, None, 8 * MIB))]
+    found = courses([sample(t, allocated=12 * MIB) for t in range(10)], "cuda0_", seen)
+    assert found["workspaces"] == [] and found["allocated_unowned"][0][1] == 6 * MIB
