@@ -163,7 +163,8 @@ def clock_text(verdict: Verdict) -> str:
     limit = "" if verdict.memory_limit_bytes is None else f" of {bytes_text(verdict.memory_limit_bytes)}"
     if verdict.hours_until_oom is None:
         return ""
-    return f"{seconds_text(verdict.hours_until_oom * 3600)} until the limit{limit}"
+    left_s = verdict.hours_until_oom * 3600  # known to 36 s
+    return f"{seconds_text(left_s) if left_s >= 60 else 'less than a minute'} until the limit{limit}"
 
 
 def frees_text(finding: Finding) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,3 +66,8 @@ def test_a_column_of_the_timeline_has_a_name_for_people(column, word):
 
 def test_backticks_around_a_name_are_not_shown_and_others_are():
     assert _text.unticked("argument 3 (`seq_len`) and `a b` or ``") == "argument 3 (seq_len) and `a b` or ``"
+
+
+def test_a_limit_that_is_reached_at_once_is_not_reached_in_no_time() -> None:
+    verdict = dataclasses.replace(python_leak().verdict, hours_until_oom=0.0, memory_limit_bytes=None)
+    assert _text.clock_text(verdict) == "less than a minute until the limit"
