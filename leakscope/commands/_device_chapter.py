@@ -5,27 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
-from leakscope.analyse import cachekeys, fragmentation
+from leakscope.analyse import cachekeys, fragmentation, stored
 from leakscope.analyse.devices import Device, Seen
 from leakscope.analyse.growth import PathTable
 from leakscope.analyse.sites import Wanted
 from leakscope.analyse.waterfall import TERMS, WHOLES, Term
 from leakscope.case import Case
 from leakscope.commands import _block_map
-from leakscope.heap import layout
-from leakscope.heap.graph import Array
-from leakscope.model import CacheRow
+from leakscope.model import CacheRow, Location
 from leakscope.report import DeviceChapter, DeviceOwner, DeviceTerm, Series
 
 MOST_OWNERS, MOST_SITED = 60, 25  # owners that are told, and those of them whose allocation site is looked up; ours
-MOST_NAMED = 400  # path classes that are named, those with most bytes: a name takes about a millisecond; ours
 MOST_CACHES = 60  # that are told; ours
 MOST_POINTS = 400  # of a line
 SERIES = ("process_bytes", "reserved_bytes", "allocated_peak_bytes", "allocated_bytes", "used_bytes")
 PROVIDERS = ("cuda", "rocm", "xpu", "mps", "generic", "recorded")
-_STORAGE = layout.NODE_KINDS.index("storage")
 _STORED = re.compile(r"(\.<storage>)+$")
 
 
@@ -98,40 +92,16 @@ def _load_fit(case: Case, device: Device) -> str:
 
 
 def _owners(case: Case, device: Device) -> tuple[list[DeviceOwner], int, dict[int, int]]:
-    """Return the owners in the last snapshot, most bytes first, how many are left out, and the owner's row of each storage.
-
-    Storages are gathered by the path that leads to them; each counts once, at its best-named path, so the owners add up to
-    what Python holds.
-    """
+    """Return the owners in the last snapshot, most bytes first, how many are left out, and the owner's row of each storage."""
     if not case.readings:
         return [], 0, {}
-    graph, table, first = case.last, case.readings[-1].table, _baseline(case, device)
-    nodes = np.flatnonzero((graph.kind == _STORAGE) & (graph.device == device.code))
-    if not len(nodes):
-        return [], 0, {}
-    classes, members = _by_class(table.class_of[nodes], nodes)
-    sizes = [int(graph.shallow_bytes[mine].sum()) for mine in members]
-    order = sorted(range(len(classes)), key=lambda place: -sizes[place])[:MOST_NAMED]
-    by_path: dict[str, list[int]] = {}
-    for place in order:
-        by_path.setdefault(_path(case, int(members[place][0])), []).append(place)
-    found = []
-    for path, places in by_path.items():
-        grown = _growth(device, table, first, [classes[place] for place in places])
-        mine = np.concatenate([members[place] for place in places])
-        found.append((DeviceOwner(path, sum(sizes[place] for place in places), grown, len(mine)), mine))
-    found.sort(key=lambda each: (-each[0].retained_bytes, each[0].path))
-    shown = found[:MOST_OWNERS]
-    rows_of = {node: row for row, (_, mine) in enumerate(shown) for node in mine.tolist()}
-    owners = [_with_site(case, owner, mine, row < MOST_SITED) for row, (owner, mine) in enumerate(shown)]
-    return owners, len(found) - len(shown) + len(classes) - len(order), rows_of
-
-
-def _by_class(class_of: Array, nodes: Array) -> tuple[list[int], list[Array]]:
-    """Return the path classes of some nodes, and the nodes of each."""
-    order = np.argsort(class_of, kind="stable")
-    classes, first = np.unique(class_of[order], return_index=True)
-    return classes.tolist(), np.split(nodes[order], first[1:])
+    table, before = case.readings[-1].table, _baseline(case, device)
+    found, unnamed = stored.by_path(case.last, table, None if before is table else before, device.code,
+                                    lambda node: _path(case, node))
+    owners = [DeviceOwner(held.path, held.bytes, held.growth_bytes, len(held.nodes), _site(case, held, row < MOST_SITED))
+              for row, held in enumerate(found[:MOST_OWNERS])]
+    rows_of = {node: row for row, held in enumerate(found[:MOST_OWNERS]) for node in held.nodes.tolist()}
+    return owners, len(found) - len(owners) + unnamed, rows_of
 
 
 def _baseline(case: Case, device: Device) -> PathTable:
@@ -146,25 +116,9 @@ def _path(case: Case, node: int) -> str:
     return _STORED.sub("", path.text) if path is not None else "no owner that can be named"
 
 
-def _growth(device: Device, table: PathTable, first: PathTable, rows: Sequence[int]) -> int | None:
-    """What these path classes have more on the device than in an earlier snapshot; None where there is one alone."""
-    if first is table:
-        return None
-    after, before = table.device_bytes.get(device.code), first.device_bytes.get(device.code)
-    grown = 0
-    for row in rows:
-        if row < 0:
-            return None
-        old = int(np.searchsorted(first.key, table.key[row]))
-        was = int(before[old]) if before is not None and old < len(first.key) and first.key[old] == table.key[row] else 0
-        grown += (int(after[row]) if after is not None else 0) - was
-    return grown
-
-
-def _with_site(case: Case, owner: DeviceOwner, nodes: Array, is_wanted: bool) -> DeviceOwner:
-    """The owner with the place where most of its memory was made, if the allocator recorded it or it was sampled."""
-    site = case.origins.of(Wanted(nodes, nodes)).first if is_wanted else None
-    return DeviceOwner(owner.path, owner.retained_bytes, owner.growth_bytes, owner.count, site)
+def _site(case: Case, held: stored.Held, is_wanted: bool) -> Location | None:
+    """The place where most of it was made, if the allocator recorded it or it was sampled."""
+    return case.origins.of(Wanted(held.nodes, held.nodes)).first if is_wanted else None
 
 
 # --- the map -------------------------------------------------------------------------------------------------------------
@@ -172,9 +126,7 @@ def _with_site(case: Case, owner: DeviceOwner, nodes: Array, is_wanted: bool) ->
 
 def _known(seen: Seen, owners: Sequence[DeviceOwner], rows_of: dict[int, int]) -> _block_map.Owners:
     """Who holds the blocks: the owners of the storages that lie in them."""
-    nodes = seen.ownership.owner
-    row_of = {row: rows_of[node] for row in np.flatnonzero(nodes >= 0).tolist() if (node := int(nodes[row])) in rows_of}
-    return _block_map.Owners(tuple(owners), 0, row_of, seen.ownership.is_by_block)
+    return _block_map.Owners(tuple(owners), 0, stored.holders(seen.ownership.owner, rows_of), seen.ownership.is_by_block)
 
 
 # --- how it was seen -----------------------------------------------------------------------------------------------------
