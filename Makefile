@@ -11,7 +11,8 @@ TEST_VENV := .venv-test
 DEMO := demo
 # What an editable install is made of; the Python files themselves need no new install.
 BUILT_FROM := setup.cfg pyproject.toml $(wildcard setup.py leakscope/analyse/*.c leakscope/agent/_probe/*.[ch])
-WORKERS ?= 2
+# One more than the processors of the smallest machine it runs on: many tests wait for programs that sleep.
+WORKERS ?= 3
 PYTEST_OPTIONS ?=
 
 # The first Python that is new enough and can make a virtual environment; `make demo PYTHON=/path/to/python` overrules.
@@ -32,7 +33,7 @@ demo: $(DEMO_VENV)/ready  ## run the bundled streaming server under leakscope an
 
 test: lint types  ## lint, types, then the whole suite; the last line is pytest's summary
 	@export PATH="$$PWD/$(TEST_VENV)/bin:$$PATH"
-	if ! python -m pytest -n $(WORKERS) --color=no $(PYTEST_OPTIONS); then
+	if ! python -m pytest -n $(WORKERS) --dist worksteal --color=no $(PYTEST_OPTIONS); then
 		echo "Some tests failed beside others: once more, those alone. What fails again is broken; what passes now needs a look."
 		python -m pytest --last-failed --last-failed-no-failures none --color=no
 	fi

@@ -74,6 +74,7 @@ def planted(module: str, text: str) -> Source:
     return Source(module, ast.parse(text))
 
 
+@pytest.fixture(scope="module")
 def house() -> list[Source]:
     return [read(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
@@ -198,8 +199,8 @@ RULES = (floor_offences, third_party_offences, lazy_offences, session_file_offen
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__.removesuffix("_offences"))
-def test_the_house_keeps_its_rules(rule):
-    offences = [sentence for source in house() for sentence in rule(source)]
+def test_the_house_keeps_its_rules(rule, house):
+    offences = [sentence for source in house for sentence in rule(source)]
     assert not offences, "\n" + "\n".join(offences)
 
 
@@ -241,8 +242,8 @@ def test_what_is_allowed_passes_every_rule(module, text):
     assert [sentence for rule in RULES for sentence in rule(planted(module, text))] == []
 
 
-def test_every_part_of_the_package_has_a_floor():
-    homeless = {source.part for source in house()} - set(FLOORS) - {"agent"}
+def test_every_part_of_the_package_has_a_floor(house):
+    homeless = {source.part for source in house} - set(FLOORS) - {"agent"}
     assert not homeless, f"leakscope.{sorted(homeless)[0]} has no floor: give it one in ARCHITECTURE and in this test."
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.no_leak import BLOCKS, GARBAGE, MALLOC, ROUNDS, WARM_UP_WINDOWS, WINDOWS, CannotJudge, Rounds, Series, no_leak
+from tests.shared import once
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_LINES = 25
@@ -131,12 +132,15 @@ def run(program: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory):
-    program = tmp_path_factory.mktemp("no_leak") / "shop.py"
-    program.write_text(BODIES)
-    done = run(program)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def judged():
+    """What the program says of its bodies; it runs once for all workers."""
+    def make(folder):
+        (folder / "shop.py").write_text(BODIES)
+        done = run(folder / "shop.py")
+        assert done.returncode == 0, done.stderr
+        (folder / "judged.json").write_text(done.stdout)
+
+    return json.loads((once("no_leak", make) / "judged.json").read_text())
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import functools
 import json
 
 from leakscope.agent import walk
+from tests.agent.alone import alone
 
 
 class Box:
@@ -15,13 +16,12 @@ class Box:
         self.items = {}
 
 
-
-
 def bounds(folder):
     walk.take(str(folder / "0001"), 1, "manual", 0)
     return json.loads((folder / "0001" / "names.json").read_text())["bounds"]
 
 
+@alone
 def test_limits_are_known_by_the_attribute_that_states_them(tmp_path):
     box, queue = Box(77), collections.deque(maxlen=12)
 
@@ -35,6 +35,7 @@ def test_limits_are_known_by_the_attribute_that_states_them(tmp_path):
     assert [id(cached), 33, "maxsize"] in found
 
 
+@alone
 def test_what_is_no_positive_number_is_no_limit(tmp_path):
     boxes = [Box(None), Box(0), Box(-1), Box("many"), Box(True)]
     found = bounds(tmp_path)

@@ -364,7 +364,7 @@ async def main():
     await future
 asyncio.run(main())
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-for turn in range(3):
+for turn in range(2):
     shutil.rmtree(sys.argv[2], ignore_errors=True)
     snapshot()
 asyncio.run(main())

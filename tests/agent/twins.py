@@ -13,10 +13,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from leakscope.agent import format as layout
 from tests.agent.probes import stage_probe
 from tests.agent.staged import AGENT, interpreter
 from tests.agent.walking import Snapshot
+from tests.shared import once
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 _MOST_SENTENCES = 40
@@ -77,14 +80,10 @@ def take(python: str, program: str, folder: Path, *flags: str) -> Twins:
 
 @functools.lru_cache(maxsize=2)  # few are kept, as in walking.py
 def taken(version: str, program: str) -> Twins:
-    """Both snapshots of a program on a version; taken once, shared by the tests that only read them."""
-    return Twins(*_written(version, program))
-
-
-@functools.cache
-def _written(version: str, program: str) -> tuple[Path, str]:
-    folder = Path(tempfile.mkdtemp(prefix="twins-"))
-    return folder, take(interpreter(version), program, folder).output
+    """Both snapshots of a program on a version; taken once, shared by the tests of all workers that only read them."""
+    python = interpreter(version)
+    folder = once(f"twins {version} {program}", lambda made: (made / "output").write_text(take(python, program, made).output))
+    return Twins(folder, (folder / "output").read_text())
 
 
 class _Side:
@@ -108,15 +107,19 @@ class _Side:
         self.facts = [*zip(types, labels, *(snapshot.columns[each].tolist() for each in _FACTS), strict=True)]
 
     @functools.cached_property
-    def holders(self) -> list[list[tuple[int, str]]]:
-        """(holder, text) of the edges to each node."""
-        found: list[list[tuple[int, str]]] = [[] for _ in self.keys]
-        targets = self.snapshot.edge_target.tolist()
-        for holder in range(len(self.keys)):
-            for number in range(self.starts[holder], self.starts[holder + 1]):
-                (kind, text), _key = self.held_by[number]
-                found[targets[number]].append((holder, f"{kind} {text}".strip()))
-        return found
+    def _edges_by_target(self) -> np.ndarray:
+        return np.argsort(self.snapshot.edge_target, kind="stable")
+
+    @functools.cached_property
+    def _targets(self) -> np.ndarray:
+        return self.snapshot.edge_target[self._edges_by_target]
+
+    def holders(self, node: int) -> list[tuple[int, str]]:
+        """(holder, text) of the edges to a node; few are asked for."""
+        numbers = self._edges_by_target[slice(*np.searchsorted(self._targets, (node, node + 1)))]
+        rows = np.searchsorted(self.snapshot.edge_start, numbers, side="right") - 1
+        texts = (self.held_by[number][0] for number in numbers.tolist())
+        return [(holder, f"{kind} {text}".strip()) for holder, (kind, text) in zip(rows.tolist(), texts, strict=True)]
 
     def edges(self, node: int) -> list[tuple[tuple[str, str], object]]:
         """((kind, text), key) of what a node holds."""
@@ -144,7 +147,7 @@ class _Side:
         seen = set()
         for _ in range(6):
             seen.add(node)
-            holders = [holder for holder in self.holders[node] if holder[0] not in seen]
+            holders = [holder for holder in self.holders(node) if holder[0] not in seen]
             if not holders:
                 break
             node, step = holders[0]
@@ -184,7 +187,7 @@ def _is_apart(here: _Side, node: int, there: _Side) -> bool:
     """
     waiting, seen = [node], {node}
     while waiting:
-        for holder, _text in here.holders[waiting.pop()]:
+        for holder, _text in here.holders(waiting.pop()):
             if here.keys[holder] in there.rows:
                 return False
             if holder not in seen:
@@ -259,8 +262,8 @@ def _is_taken_for_a_space(native: _Side, twin: _Side, key: object) -> bool:
     """True for a dict under an attribute that the twin has taken for the __dict__ of its holder."""
     if native.snapshot.type(native.rows[key]) != "builtins.dict":
         return False
-    here = {text for _holder, text in native.holders[native.rows[key]]}
-    there = {text for _holder, text in twin.holders[twin.rows[key]]}
+    here = {text for _holder, text in native.holders(native.rows[key])}
+    there = {text for _holder, text in twin.holders(twin.rows[key])}
     return "internal __dict__" in there and "internal __dict__" not in here
 
 
@@ -268,7 +271,7 @@ def _is_space_natively(native: _Side, twin: _Side, one: int, other: int) -> bool
     """True for the dict of an instance that the twin could not tell from any other: it shows its keys as well."""
     of_twin = [key for (kind, _text), key in twin.edges(other) if kind != "key-object"]
     return (twin.snapshot.type(other) == "builtins.dict" and len(of_twin) == len(native.edges(one))
-            and any(text == "internal __dict__" for _holder, text in native.holders[one])
+            and any(text == "internal __dict__" for _holder, text in native.holders(one))
             and all(kind == "attribute" for (kind, _text), _key in native.edges(one)))
 
 

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 from leakscope.agent import format as layout
 from tests.agent.probes import stage_probe
 from tests.agent.staged import AGENT, VERSIONS, interpreter
+from tests.shared import once
 
 # The agent's own way in would start its thread and its ladder; here only the walk is wanted.
 PREAMBLE = """
@@ -145,7 +145,7 @@ def take_on(version: str, program: str, folder: Path) -> Snapshot:
 
 
 def taken(version: str, program: str) -> Snapshot:
-    """The same, taken once, shared by the tests that only read it."""
+    """The same, taken once, shared by the tests of all workers that only read it."""
     return _taken(str(version), program, isinstance(version, Native))
 
 
@@ -155,10 +155,15 @@ def _taken(version: str, program: str, is_native: bool) -> Snapshot:
     return Snapshot(*_written(version, program, is_native))
 
 
-@functools.cache
 def _written(version: str, program: str, is_native: bool) -> tuple[Path, str]:
-    snapshot = take_on(Native(version) if is_native else version, program, Path(tempfile.mkdtemp(prefix="walk-")))
-    return snapshot.folder, snapshot.output
+    way = Native(version) if is_native else version
+
+    def make(folder: Path) -> None:
+        (folder / "output").write_text(take_on(way, program, folder).output)
+
+    interpreter(version)  # skips where there is none
+    folder = once(f"walk {version} {is_native} {program}", make)
+    return folder / "out", (folder / "output").read_text()
 
 
 def needs(library: str) -> None:
