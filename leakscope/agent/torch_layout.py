@@ -12,10 +12,11 @@ from . import classes
 _MOST_SAMPLES = 256
 _MOST_OF_STORAGE = 3  # views of one storage say little about storages
 _MOST_LOOKS = 200_000  # objects of the collector's lists: 1 to 20 ms, until it is learned once a process
+_WIDER, _MOST_FAILURES = 4, 8  # twice as many after each look that found none, up to 2 ** _WIDER times; so often
 _MOST_TRIES = 4  # for views: a program may never have any
 _NUMBERS = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13}  # c10/core/DeviceType.h
 
-_state = {"learned": False, "tries": 0, "reason": ""}
+_state = {"learned": False, "tries": 0, "failures": 0, "reason": ""}
 
 
 def learn(probe):
@@ -29,7 +30,8 @@ def learn(probe):
             return
         parts = classes.space_named("torch._C")
         quiet = parts.get("DisableTorchFunction") or parts["DisableTorchFunctionSubclass"]
-        tensors = probe.torch_samples(_MOST_SAMPLES, _MOST_LOOKS)
+        tensors = probe.torch_samples(_MOST_SAMPLES, _looks())
+        _state["failures"] += not tensors
         with quiet():
             samples = _few_of_each_storage(map(_Getters(parts), tensors))
             reason = probe.torch_learn(samples)
@@ -41,6 +43,12 @@ def learn(probe):
         _state["reason"] = reason if tensors and not _state["learned"] else ""
     except Exception as error:  # another version, or something that only bears the name
         _state["reason"] = "its tensors could not be asked (%s)" % type(error).__name__
+
+
+def _looks():
+    """The tensors of a large heap may be neither old nor young: then the next look is a longer one, but not for ever."""
+    failures = _state["failures"]
+    return _MOST_LOOKS << min(failures, _WIDER) if not _state["learned"] and failures < _MOST_FAILURES else _MOST_LOOKS
 
 
 def _few_of_each_storage(samples):
