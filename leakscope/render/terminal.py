@@ -83,14 +83,17 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _device(report: Report, first: Finding | None) -> list[tuple[str, str]]:
-    """Return the device of the first finding, else the one that grew most: its use, its terms, and the cache that grew most."""
+    """Return the device of the first finding, else the one that grew most: its use, its terms, and its cache that is blamed,
+    else the one that grew most.
+    """
     grown = sorted(report.devices, key=lambda chapter: (first is None or chapter.name != first.layer,
                                                         -(chapter.growth_bytes or 0)))
     if not grown:
         return []
     chapter = grown[0]
     terms = sorted((term for term in chapter.terms if term.growth_bytes), key=lambda term: -abs(term.growth_bytes or 0))
-    rows = sorted(chapter.caches, key=lambda row: -_devices.grown_entries(row))[:1]
+    blamed = first.owner if first else ""
+    rows = sorted(chapter.caches, key=lambda row: (row.name.removesuffix("()") != blamed, -_devices.grown_entries(row)))[:1]
     use = _devices.use_text(chapter).partition(" (")[0] or growth_text(chapter.growth_bytes)
     return [("device", f"{chapter.name}{' (simulated)' if chapter.is_simulated else ''}: {use}"),
             ("terms", _joined(map(_devices.account_text, terms))),

@@ -96,3 +96,11 @@ def test_what_to_do_is_wrapped_and_not_cut_in_its_middle():
     lines = said(replace(report, findings=(replace(report.findings[0], remedy=remedy), *report.findings[1:]))).splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("  remedy"))
     assert " ".join(line[13:] for line in lines[first:first + 2]) == remedy
+
+
+def test_of_the_caches_the_blamed_one_is_told_else_the_one_that_grew_most():
+    report = gpu_leak()
+    assert "  cache      serve.client._tensor_cache 12 -> 6 348 entries" in said(report)
+    blamed = replace(report.findings[0], owner="flashinfer.prefill.get_batch_prefill_module")
+    assert "  cache      flashinfer.prefill....h_prefill_module() 12 -> 412 entries; argument 3" in said(
+        replace(report, findings=(blamed,)))
