@@ -99,18 +99,25 @@ def _with_saved_tensors(case: Case, found: list[Pile]) -> list[Pile]:
 def _with_saved_blocks(case: Case, found: list[Pile]) -> list[Pile]:
     """Count blocks that no tensor lies in for the first pile on their device whose tensors carry an autograd graph.
 
-    What the graph has saved for the backward pass need not be a tensor that Python ever saw.
+    What the graph has saved for the backward pass need not be a tensor that Python ever saw. Where the walk found saved
+    tensors, it found them all, and the blocks are somebody else's.
     """
     given: set[str] = set()
     result = []
     for pile in found:
         device = case.device(pile.device) if pile.shape == device_piles.AUTOGRAD and pile.device not in given else None
         saved = device.terms["allocated_unowned"].growth if device is not None else None
-        if saved is not None:
+        if saved is not None and not graph_of(case, pile).saved_bytes:
             given.add(pile.device)
             pile = replace(pile, hidden_bytes=pile.hidden_bytes + saved.bytes)
         result.append(pile)
     return result
+
+
+def graph_of(case: Case, pile: Pile) -> device_piles.Autograd:
+    """What of the autograd graph hangs below what piles up, on the device of the pile."""
+    sums = evidence.Proof(case.last, case.growth.table, case.retention, pile.accumulation)
+    return device_piles.autograd(case.last, sums.members, sums.below, pile.device)
 
 
 def detect_shape(case: Case, shape: str, rule: Rule, remedy: str) -> Iterator[Finding | Dismissed]:

@@ -4,7 +4,8 @@ A loss is four bytes. Behind its `grad_fn` hang the nodes of the whole forward p
 backward pass would need: all activations of one step, for as long as somebody keeps the loss.
 
 **Found by** a growing pile of tensors that have a `grad_fn` and lie on a device. The nodes of the graph are counted, and what
-hangs below them on the device; blocks in which no tensor lies that grew beside are added, and that is said.
+hangs below them on the device. Where the walk cannot see what the graph has saved, blocks in which no tensor lies that grew
+beside are added, and that is said.
 
 **Remedy.** Keep the number (`loss.item()`, or `loss.detach()`); run without a graph where nobody calls `backward()`:
 `torch.inference_mode()`.
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.analyse import device_piles, evidence
+from leakscope.analyse import device_piles
 from leakscope.case import Case
 from leakscope.detectors import _device_piles
 from leakscope.detectors._device_piles import Told
-from leakscope.detectors._piles import Pile
+from leakscope.detectors._piles import Pile, graph_of
 from leakscope.model import Dismissed, Finding, Rule
 from leakscope.units import bytes_text, count_text
 
@@ -33,8 +34,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
 
 
 def _told(case: Case, pile: Pile) -> Told:
-    sums = evidence.Proof(case.last, case.growth.table, case.retention, pile.accumulation)
-    found = device_piles.autograd(case.last, sums.members, sums.below, pile.device)
+    found = graph_of(case, pile)
     names = ", ".join(f"{name} x{count_text(count)}" for name, count in found.names)
     reasons = ["these tensors have a grad_fn: the graph of the computation that made them stays with them"]
     if found.node_count:

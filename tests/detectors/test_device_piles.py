@@ -189,22 +189,34 @@ def test_losses_in_a_list_are_the_graph_behind_them():
     assert found.growth_bytes["cuda:0"] == pytest.approx(300 * MIB, rel=0.01)
 
 
-def test_what_the_graph_saved_and_nobody_saw_is_counted_and_doubted():
-    text = GRAPH.partition("    mul ._saved")[0] + """
-        device cuda:0 1GiB
-        segment cuda:0 1GiB
-        blocks own
-    """ + "\n    block 1MiB" * 100
-    graphs = series(text, n=COUNTS)
+UNSEEN = GRAPH.partition("    mul ._saved")[0] + """
+    device cuda:0 1GiB
+    segment cuda:0 1GiB
+    blocks own
+"""
+
+
+def with_unowned(text: str) -> Case:
+    """The case, with 100 blocks of 1 MiB more in each snapshot in which no tensor lies."""
     examined = case(text)
-    for number, graph in enumerate(examined.graphs):  # the saved tensors, blocks that no storage lies in
+    for number, graph in enumerate(examined.graphs):
         blocks = graph.devices["segments"][0]["blocks"]
-        blocks[-1:-1] = [dict(blocks[-2], address=blocks[-1]["address"] + each * MIB) for each in range(100 * number)]
-        blocks[-1]["address"] += 100 * number * MIB
-        blocks[-1]["size"] -= 100 * number * MIB
-    assert len(graphs) == 4
-    (found,) = findings(kept_autograd, examined)
+        rest = blocks.pop()
+        for each in range(100 * number):
+            blocks.append({**rest, "address": rest["address"] + each * MIB, "size": MIB, "state": "active_allocated"})
+        more = 100 * number * MIB
+        blocks.append({**rest, "address": rest["address"] + more, "size": rest["size"] - more})
+    return examined
+
+
+def test_what_the_graph_saved_and_nobody_saw_is_counted_and_doubted():
+    (found,) = findings(kept_autograd, with_unowned(UNSEEN))
     assert found.growth_bytes["cuda:0"] > 200 * MIB and any("in which no tensor lies" in doubt for doubt in found.doubts)
+
+
+def test_where_the_walk_saw_what_the_graph_saved_other_blocks_are_not_its():
+    (found,) = findings(kept_autograd, with_unowned(GRAPH + DEVICE + "    blocks own"))
+    assert found.growth_bytes["cuda:0"] < 310 * MIB and not any("in which no tensor" in doubt for doubt in found.doubts)
 
 
 def test_tensors_without_a_graph_are_no_autograd():
