@@ -203,6 +203,8 @@ IMMORTAL = 0xFFFFFFFF
 #            how many are compared by identity, "opaque": how many by code that was not asked}], "samples": [[[int or null for
 #            each position], address of the value], ...]}. Ints are shown where 0 <= v < 2^20: lengths and shapes
 #   tables   list of {"address", "size", "keys"} of the longest dicts of 8 entries or more whose newest key is an int or a tuple
+#   duplicates   list of [row, row, ...]: exact str, or bytes, of 32 to 2**20 letters that have the same content, a list each;
+#            of the first 2 MiB of such texts that the walk came to; absent in older sessions
 #   line_growth  list of [file, line, function, bytes, count]: lines that hold over 10 KB more than at the last snapshot
 #            of the same tracemalloc window, largest first; empty when nothing was traced
 #

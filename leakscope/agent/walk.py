@@ -16,7 +16,7 @@ from _thread import _local
 from array import array
 from itertools import repeat
 
-from . import classes, columns, expanders, jsontext, roots, sizes, threads
+from . import classes, columns, duplicates, expanders, jsontext, roots, sizes, threads
 from .format import COLUMNS, DONE_FILE, EDGE_KIND_SHIFT, FORMAT, NAMES_FILE, ROOT_KINDS, STORAGE, STORAGE_COLUMNS
 from .holders import CacheReader, ContainerReader, ContextReader, LocalReader, is_tree
 from .instances import InstanceReader
@@ -401,7 +401,7 @@ class Walk:
         written.update(nodes.storages())
         tables = {"strings": list(self.names.strings), "types": nodes.types, "sites": list(sites) or [None],
                   "bounds": nodes.bounds(), "caches": nodes.caches, "tables": nodes.tables,
-                  "line_growth": getattr(tracer, "line_growth", [])}
+                  "duplicates": duplicates.groups(self.objects), "line_growth": getattr(tracer, "line_growth", [])}
         return written, tables
 
     def done(self):

@@ -1,4 +1,5 @@
-"""What is wasted, package by package: containers that hold nothing (Eclipse MAT's component report has the idea).
+"""What is wasted, package by package: containers that hold nothing, and texts that are there more than once (both ideas are of
+Eclipse MAT's component report).
 
 This is no finding: it says where a program could be smaller, not where it leaks.
 """
@@ -21,14 +22,19 @@ STDLIB = "standard library"
 _NAMED = [layout.NODE_KINDS.index(name) for name in ("module", "type", "function")]
 
 
-def empty_containers(graph: HeapGraph, tree: Tree) -> list[Waste]:
-    """Return who keeps empty containers, most bytes first.
+def wasted(graph: HeapGraph, tree: Tree) -> list[Waste]:
+    """Return what packages waste, most bytes first.
 
     The owner is the nearest object on the path from the root whose class, or whose own name, belongs to a package.
 
     Args:
         tree: a path to every node (analyse/paths.py); what it does not reach is left out.
     """
+    shown = [row for row in (*_empty_containers(graph, tree), *_repeated_texts(graph, tree)) if row.size_bytes >= LEAST_BYTES]
+    return sorted(shown, key=lambda row: (-row.size_bytes, row.package, row.what))[:MOST_ROWS]
+
+
+def _empty_containers(graph: HeapGraph, tree: Tree) -> list[Waste]:
     kinds = np.array([KINDS.index(name.full) if name.full in KINDS else -1 for name in graph.types] or [-1])
     nodes = np.flatnonzero((kinds[graph.type_id] >= 0) & (graph.length == 0) & (tree.depth >= 0))
     packages: list[str] = []
@@ -37,10 +43,30 @@ def empty_containers(graph: HeapGraph, tree: Tree) -> list[Waste]:
     groups = owner * len(KINDS) + kind
     count = np.bincount(groups, minlength=0)
     size = np.bincount(groups, weights=graph.shallow_bytes[nodes].astype(np.float64))
-    rows = [Waste(packages[group // len(KINDS)], f"empty {KINDS[group % len(KINDS)]}", int(count[group]), int(size[group]))
+    return [Waste(packages[group // len(KINDS)], f"empty {KINDS[group % len(KINDS)]}", int(count[group]), int(size[group]))
             for group in np.flatnonzero(count).tolist()]
-    shown = [row for row in rows if row.size_bytes >= LEAST_BYTES]
-    return sorted(shown, key=lambda row: (-row.size_bytes, row.package, row.what))[:MOST_ROWS]
+
+
+def _repeated_texts(graph: HeapGraph, tree: Tree) -> list[Waste]:
+    """Equal str or bytes under objects of one package: all but the largest of each are counted."""
+    nodes = np.array([node for row in graph.duplicates for node in row], np.int64)
+    text = np.repeat(np.arange(len(graph.duplicates)), [len(row) for row in graph.duplicates])
+    is_reached = tree.depth[nodes] >= 0
+    nodes, text = nodes[is_reached], text[is_reached]
+    packages: list[str] = []
+    owner = _owners(graph, tree, nodes, packages)
+    size = graph.shallow_bytes[nodes].astype(np.int64)
+    order = np.lexsort((-size, text, owner))
+    owner, text, size, nodes = owner[order], text[order], size[order], nodes[order]
+    is_again = np.zeros(len(nodes), bool)
+    is_again[1:] = (owner[1:] == owner[:-1]) & (text[1:] == text[:-1])
+    found: dict[tuple[int, int], list[int]] = {}
+    for row in np.flatnonzero(is_again).tolist():
+        counted = found.setdefault((int(owner[row]), int(graph.type_id[nodes[row]])), [0, 0])
+        counted[0] += 1
+        counted[1] += int(size[row])
+    return [Waste(packages[package], f"repeated {graph.types[kind].full}", count, size_bytes)
+            for (package, kind), (count, size_bytes) in found.items()]
 
 
 def _owners(graph: HeapGraph, tree: Tree, nodes: Array, packages: list[str]) -> Array:

@@ -11,7 +11,7 @@ from leakscope import baseline, plugins, proof, verdict
 from leakscope import session as sessions
 from leakscope.analyse import grouping, kin, settle
 from leakscope.analyse.devices import prefix_of
-from leakscope.analyse.waste import empty_containers
+from leakscope.analyse.waste import wasted
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.commands import _device_gaps, _device_use, _memory_snapshot
 from leakscope.commands._absence import LOST_CLAIM
@@ -230,7 +230,7 @@ def _growth_rows(case: Case) -> tuple[GrowthRow, ...]:
 
 def _waste(case: Case) -> tuple[Waste, ...]:
     """What the last snapshot wastes, by package."""
-    return tuple(empty_containers(case.last, case.tree(case.last))) if case.compared else ()
+    return tuple(wasted(case.last, case.tree(case.last))) if case.compared else ()
 
 
 def _agent_bytes(case: Case) -> int | None:

@@ -75,6 +75,7 @@ class HeapGraph:
     sites: list[dict[str, Any] | None] = field(default_factory=lambda: [None])
     bounds: list[tuple[int, int, str]] = field(default_factory=list)
     caches: list[dict[str, Any]] = field(default_factory=list)
+    duplicates: list[list[int]] = field(default_factory=list)  # nodes of texts with the same content
     tables: list[dict[str, Any]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     devices: dict[str, Any] | None = None

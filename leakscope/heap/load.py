@@ -91,9 +91,12 @@ def load(folder: Path) -> HeapGraph:
     for name, count in rows.items():
         _check_range(folder, name, columns[name], count)
     _check_edge_labels(folder, columns["edge_label"], len(strings))
+    _check_range(folder, "duplicates", np.array([node for row in tables["duplicates"] for node in row], np.int64),
+                 len(columns["address"]))
     given: dict[str, Any] = {**columns}
     graph = HeapGraph(**given, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
-                      bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], tables=tables["tables"], info=info)
+                      bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], tables=tables["tables"],
+                      duplicates=tables["duplicates"], info=info)
     said = _said_of_devices(folder)[0]
     return graph if said is None else on_devices.joined(graph, said)
 
@@ -110,6 +113,7 @@ _ROWS: dict[str, tuple[list[Any] | None, Callable[[Any], bool]]] = {
     "bounds": ([], _is_row_of(int, int, str)),
     "caches": ([], lambda row: isinstance(row, dict)),
     "tables": ([], lambda row: isinstance(row, dict)),
+    "duplicates": ([], lambda row: isinstance(row, list) and all(isinstance(node, int) for node in row)),
 }
 
 

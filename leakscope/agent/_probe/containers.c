@@ -414,7 +414,7 @@ bool take_container(TypeInfo *info)
 {
     PyTypeObject *type = info->type, *container;
     if (is_leaf(type)) {
-        info->read = NULL;
+        info->read = duplicates_of(type);
         return true;
     }
     container = container_of(type);

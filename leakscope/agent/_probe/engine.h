@@ -116,6 +116,11 @@ void keys_close(void);
 void keys_of_cache(Output *output, const CacheFacts *facts); /* "arguments" and "keys" of a cache, with a comma before */
 void keys_of_tables(Output *output);                         /* "tables", after all caches */
 
+/* --- duplicates.c --- */
+void duplicates_open(void);
+void duplicates_close(void);
+void duplicates_write(Output *output);    /* "duplicates" of names.json */
+
 /* --- own.c --- */
 void own_open(const WalkOrder *order); /* leaves out the singletons and what is the agent's */
 void own_close(void);

@@ -99,4 +99,8 @@ void each_field(PyTypeObject *type, void (*take)(void *own, const char *name, Py
 uint32_t rest_of(PyTypeObject *type);            /* label of what else the instances of a C type show */
 uint32_t label_by_type(PyTypeObject *type, PyObject *held); /* of a field without a name, told by the types of both; UNKNOWN_EDGE */
 
+/* --- duplicates.c --- */
+
+Reader duplicates_of(PyTypeObject *type); /* notes each str or bytes, which hold nothing; NULL: another type */
+
 #endif

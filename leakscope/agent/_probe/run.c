@@ -102,6 +102,7 @@ static void write_names(const char *folder)
     out(&output, ",\"sites\":");
     samples_write_sites(&output);
     bounds_write(&output);
+    duplicates_write(&output);
     out(&output, ",\"line_growth\":[],\"strings\":");
     names_write_strings(&output); /* last: what was written before may have made rows */
     out(&output, "}");
@@ -133,6 +134,7 @@ static void open_all(const WalkOrder *order)
 {
     vector_open(&notes, sizeof(Note));
     graph_open();
+    duplicates_open();
     walk.own_thread = PyThreadState_Get();
     walk.interpreter = PyThreadState_GetInterpreter(walk.own_thread);
     walk.deadline_ns = order->deadline_ns;
@@ -148,6 +150,7 @@ static void close_all(void)
     types_close();
     names_close();
     graph_close();
+    duplicates_close();
     vector_close(&notes);
     memory_close();
 }
