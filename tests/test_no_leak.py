@@ -128,7 +128,7 @@ print(json.dumps({"answers": answers, "loaded": loaded, "callbacks": len(gc.call
 
 def run(program: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(program)], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
-                          capture_output=True, timeout=170)
+                          capture_output=True, timeout=280)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
 """Caches and tables by what their keys look like."""
+# ruff: noqa: UP031, UP033  (as programs for 3.9 write it; the words of a text must not be words of the source)
 
 import enum
 import functools
