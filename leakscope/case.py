@@ -13,6 +13,7 @@ from leakscope.analyse import coverage, cuts, evidence, footprint, kin, native_s
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
+from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
 from leakscope.analyse.device_use import DeviceUse
@@ -42,6 +43,7 @@ ALL_IMPORTED = 0.99  # of the modules are there: imports are over; ours
 IMPORTED_PART = 0.5  # of the time between two snapshots is after the last imports; ours
 MOVED_SHARE = 0.5  # of what a buffer grew by that has no path of its own, the process has grown by; ours
 SETTLED = "settle"  # kind of a snapshot that was taken after the load had paused
+OUT_OF_MEMORY = "oom"  # of one that was taken when a device had no room left, in the middle of a unit of work
 LEAST_SNAPSHOTS = 3  # two points make a line through anything
 
 
@@ -200,6 +202,11 @@ class Case:
         """The growth of one layer in bytes; None if it was not measured."""
         return coverage.growth_of(self.layers, name)
 
+    @cached_property
+    def out_of_memory(self) -> list[Blocks]:
+        """The blocks of all devices when one of them had no room left, in time order."""
+        return [Blocks.of(graph.devices) for graph in self.graphs if graph.info.get("kind") == OUT_OF_MEMORY and graph.devices]
+
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
     def _chosen(self) -> list[HeapGraph | Stored]:
@@ -207,9 +214,11 @@ class Case:
 
         In a settle snapshot the load rests: it says what stays, not what grows. At the exit no function runs any more and
         registries have been emptied, so that snapshot counts only where there is no pair of others; nor does one count during
-        which the program came to its end, if enough others are left.
+        which the program came to its end, or that shows a unit of work half done, if enough others are left.
         """
         loaded = [graph for graph in self.graphs if graph.info.get("kind") != SETTLED]
+        calm = [graph for graph in loaded if graph.info.get("kind") != OUT_OF_MEMORY]
+        loaded = calm if len(calm) >= LEAST_SNAPSHOTS else loaded
         running = [graph for graph in loaded if graph.info.get("kind") != "exit"]
         if len(running) < 2:
             running = loaded

@@ -58,3 +58,16 @@ def test_growth_that_ends_with_the_first_burst_is_still_one_that_levels_off() ->
 def test_the_judged_window_ends_with_the_load_and_not_with_the_first_pause() -> None:
     window = bursts((600, 1800, 2000, 2000, 3000, 4000)).window
     assert window.start_s < 20 and 39 < window.end_s < 41
+
+
+def test_the_moment_without_memory_is_looked_at_but_not_compared_where_others_can_be() -> None:
+    said = {"format": 1, "devices": [], "segments": [], "oom": {"device": "cuda:0", "requested_bytes": 4096}}
+    graphs = [heap(STORE, t_s=t_s, info={"index": index, "kind": kind}, n=100 * index)
+              for index, (t_s, kind) in enumerate(((3.0, "ladder"), (9.0, "ladder"), (12.0, "oom"), (20.0, "ladder")), 1)]
+    graphs[2].devices = said
+    rows = [{"t_ns": number * SECOND, "anon_bytes": 20 << 20, "modules": 100} for number in range(30)]
+    case = Case(graphs, rows)
+    assert [graph.t_s for graph in case.compared] == [3.0, 9.0, 20.0]
+    assert [blocks.info["oom"]["requested_bytes"] for blocks in case.out_of_memory] == [4096]
+    few = Case(graphs[1:], rows)
+    assert [graph.t_s for graph in few.compared] == [9.0, 12.0, 20.0]

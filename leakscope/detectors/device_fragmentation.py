@@ -33,7 +33,7 @@ TYPE = "free piece of a segment"
 def detect(case: Case) -> Iterator[Finding | Dismissed]:
     """Yield at most one finding a device, or the pieces that are no more."""
     for device in case.devices:
-        ran_out = _ran_out(device)
+        ran_out = _ran_out(case, device)
         term = device.terms["inactive_split"]
         reserved = max(0, device.wholes["reserved"].growth_bytes or 0)
         if ran_out is not None:
@@ -45,10 +45,10 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
                                     f"{bytes_text(term.growth_bytes or 0)} more lie beside blocks in use")
 
 
-def _ran_out(device: Device) -> fragmentation.Fit | None:
+def _ran_out(case: Case, device: Device) -> fragmentation.Fit | None:
     """The request for which a device ran out of memory though enough was free; None where that did not happen."""
-    for each in reversed(_devices.seen(device)):
-        found = fragmentation.fit_of_oom(each.blocks)
+    for blocks in reversed([*(each.blocks for each in _devices.seen(device)), *case.out_of_memory]):
+        found = fragmentation.fit_of_oom(blocks)
         if found is not None and found[0] == device.code and found[1].is_fragmented:
             return found[1]
     return None
