@@ -18,7 +18,8 @@ import numpy as np
 
 from leakscope.analyse import retention
 from leakscope.analyse.paths import Tree
-from leakscope.heap.graph import HeapGraph
+from leakscope.heap import layout
+from leakscope.heap.graph import Array, HeapGraph
 from leakscope.model import CacheRow
 
 VARIES = 0.9  # of the entries: a position with as many values makes the keys differ; ours
@@ -34,6 +35,7 @@ LIBRARIES = ("flashinfer", "triton", "torch", "transformers", "vllm", "sglang", 
 _NAMES = ((re.compile(r"seq|len|token|kv|qo|num_q|max_q|max_k|prompt|context|ctx", re.I), "token counts"),
           (re.compile(r"batch|^bs$|(^|_)b$", re.I), "batch sizes"),
           (re.compile(r"shape|size|dim|width|height|numel|^[mnk]$|rows|cols", re.I), "sizes"))
+_CACHE = layout.NODE_KINDS.index("cache")
 _CONTAINERS = {"tuple", "frozenset", "list", "torch.Size"}
 
 
@@ -88,7 +90,8 @@ class Examined(Protocol):
 def seen(graph: HeapGraph, tree: Tree) -> tuple[Seen, ...]:
     """Return the caches and tables of a snapshot; a table is called by its owner."""
     rows = [("functools", row) for row in graph.caches] + [("table", row) for row in graph.tables]
-    nodes = _nodes(graph, [int(row.get("address", 0)) for _, row in rows])
+    listed = np.flatnonzero((graph.kind == _CACHE) | (graph.length > 0))
+    nodes = _nodes(graph, [int(row.get("address", 0)) for _, row in rows], listed)
     found = []
     for kind, row in rows:
         node, keys = nodes.get(int(row.get("address", 0)), -1), row.get("keys")
@@ -104,9 +107,14 @@ def seen(graph: HeapGraph, tree: Tree) -> tuple[Seen, ...]:
     return tuple(found)
 
 
-def _nodes(graph: HeapGraph, addresses: list[int]) -> dict[int, int]:
-    """Nodes by address, without a table of all addresses."""
-    found = np.flatnonzero(np.isin(graph.address, np.array([each for each in addresses if each], np.uint64)))
+def _nodes(graph: HeapGraph, addresses: list[int], among: Array) -> dict[int, int]:
+    """Nodes by address, without a table of all addresses; `among`: the nodes that may be meant."""
+    wanted = np.unique(np.array([each for each in addresses if each], np.uint64))
+    if not len(wanted):
+        return {}
+    known = graph.address[among]
+    place = np.minimum(np.searchsorted(wanted, known), len(wanted) - 1)
+    found = among[wanted[place] == known]
     return {int(graph.address[node]): int(node) for node in found.tolist()}
 
 
@@ -316,7 +324,7 @@ def correlations(case: Examined, one: Seen) -> Iterator[Correlation]:
     samples = one.keys.get("samples")
     if not isinstance(samples, list) or not samples:
         return
-    nodes = _nodes(case.last, [int(address) for _, address in samples])
+    nodes = _nodes(case.last, [int(address) for _, address in samples], np.arange(case.last.node_count))
     found = []
     for device, kept in case.retention.retained_bytes.items():
         points = [(numbers, float(kept[nodes[address]])) for numbers, address in samples if address in nodes]

@@ -191,7 +191,8 @@ def varying_argument(cache: dict[str, Any] | None) -> str:
     positions = keys.get("positions") if isinstance(keys, dict) else None
     if not isinstance(positions, list) or not positions or not all(isinstance(each, dict) for each in positions):
         return ""
-    distinct = [each.get("distinct") or 0 for each in positions]
+    positions = [each for each in positions if len(each.get("at", [0])) == 1]  # not what lies inside of an argument
+    distinct = [each.get("distinct") or 0 for each in positions] or [0]
     place = distinct.index(max(distinct))
     if distinct[place] < 2:
         return ""
@@ -199,4 +200,6 @@ def varying_argument(cache: dict[str, Any] | None) -> str:
     name = max(types, key=lambda each: types[each]) if types else "value"
     low, high = positions[place].get("min"), positions[place].get("max")
     span = f" from {low} to {high}" if low is not None and high is not None else ""
-    return f"argument {place + 1} varies: {distinct[place]} different values of type {name}{span}"
+    at = positions[place].get("at", [place])[0]
+    argument = at + 1 if isinstance(at, int) else f"`{at.rstrip('=')}`"
+    return f"argument {argument} varies: {distinct[place]} different values of type {name}{span}"
