@@ -219,25 +219,25 @@ def known_to_team(team: OwnList, info: Mapping[str, Any], findings: Iterable[Fin
         findings: with their fingerprints.
     """
     packages = {**info.get("packages", {}), "python": str(info.get("python", ""))}
-    told = []
+    script, told = script_of(info.get("argv", ())), []
     for finding in findings:
-        leak = next((each for each in team.leaks if _is_of_team(each, finding, packages)), None)
+        leak = next((each for each in team.leaks if _is_of_team(each, finding, packages, script)), None)
         said = () if leak is None else (f"{team.name}, {leak.id}:", leak.explanation, leak.fix, leak.reference)
         text = " ".join(part for part in (*said, finding.known or "") if part)
         told.append(replace(finding, known=text or None))
     return told
 
 
-def _is_of_team(leak: KnownLeak, finding: Finding, packages: Mapping[str, str]) -> bool:
+def _is_of_team(leak: KnownLeak, finding: Finding, packages: Mapping[str, str], script: str) -> bool:
     if leak.path:
-        return matches(leak, finding, packages)
+        return matches(leak, finding, packages, script)
     return leak.fingerprint == finding.fingerprint and _has_version(leak, packages)
 
 
 # --- matching ----------------------------------------------------------------------------------------------------------------
 
 
-def matches(leak: KnownLeak, finding: Finding, packages: Mapping[str, str]) -> bool:
+def matches(leak: KnownLeak, finding: Finding, packages: Mapping[str, str], script: str = "") -> bool:
     """True if the version of the package and the path of the finding are those of a known leak; its rule, if it names one.
 
     Memory without objects has no path: there the rule, which names what the package does, has to be enough.
@@ -251,7 +251,7 @@ def matches(leak: KnownLeak, finding: Finding, packages: Mapping[str, str]) -> b
     if finding.cycle:
         turn = [f"{step.type}{step.edge}" for step in finding.cycle]
         return any(_fit(leak.path, [*turn[start:], *turn[:start]]) for start in range(len(turn)))
-    names = words(finding.path)
+    names = words(finding.path, script)
     owner = accumulation(finding.path)
     return any(end > owner for start in range(len(names)) for end in _fit(leak.path, names, start))
 

@@ -200,6 +200,15 @@ def test_a_team_knows_leaks_by_their_path_and_by_their_fingerprint(tmp_path):
     assert [replace(each, known=None) for each in told] == findings  # neither fingerprint nor evidence nor confidence changes
 
 
+def test_the_path_of_a_team_calls_the_script_as_the_report_does(tmp_path):
+    info = {"argv": ["python", "serve.py"], "packages": {}}
+    (found,) = known_to(info, [finding("module __main__.cache", "dict[*]", "__main__.Entry")])
+    path = ", ".join(f'"{word}"' for word in found.preimage.split(" > "))
+    entry = f'[[leak]]\nid = "a"\npath = [{path}]\nexplanation = "It stays."\nreference = "A-1"\n'
+    (told,) = known_to_team(team_of(tmp_path, entry), info, [found])
+    assert told.known == "known.toml, a: It stays. A-1"
+
+
 def test_what_a_team_knows_of_other_versions_is_not_known(tmp_path):
     findings = known([LINES], {})
     team = team_of(tmp_path, OWN.format(fingerprint=findings[0].fingerprint))
