@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from leakscope import plugins
 from leakscope.agent import format as layout
 from leakscope.errors import SessionError
 from leakscope.heap import devices as on_devices
@@ -97,6 +98,8 @@ def load(folder: Path) -> HeapGraph:
     graph = HeapGraph(**given, strings=strings, types=[TypeName(*row) for row in types], sites=sites,
                       bounds=[tuple(row) for row in tables["bounds"]], caches=tables["caches"], tables=tables["tables"],
                       duplicates=tables["duplicates"], info=info)
+    for expander in plugins.load("leakscope.heap.expanders", ("LIBRARY", "expand")).values():
+        graph = expander.expand(graph)
     said = _said_of_devices(folder)[0]
     return graph if said is None else on_devices.joined(graph, said)
 
