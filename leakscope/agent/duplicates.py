@@ -6,13 +6,14 @@ MOST_READ_BYTES, MOST_ROWS = 2 << 20, 1 << 18  # of text that one walk looks at:
 
 def groups(objects):
     """Return lists of rows of `objects`: exact str or bytes with the same content, in order of their first."""
-    first = {str: {}, bytes: {}}  # apart: where warnings are errors, no str may be compared with bytes
+    texts, bodies = {}, {}  # apart: where warnings are errors, no str may be compared with bytes
     again, read_bytes = {}, 0
     for row, thing in enumerate(objects):
-        known = first.get(type(thing))
+        cls = type(thing)  # asked by identity: a metaclass of the program may hash and compare as it likes
+        known = texts if cls is str else bodies if cls is bytes else None
         if known is None or not LEAST_LENGTH <= len(thing) <= MOST_LENGTH or read_bytes >= MOST_READ_BYTES:
             continue
-        read_bytes += len(thing) * (1 if type(thing) is bytes or thing.isascii() else _width(thing))
+        read_bytes += len(thing) * (1 if cls is bytes or thing.isascii() else _width(thing))
         before = known.setdefault(thing, row)
         if before != row:
             again.setdefault(before, [before]).append(row)
