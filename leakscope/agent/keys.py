@@ -73,20 +73,20 @@ class Keys:
         found, method = classes.lookup(cls, "__hash__")
         fields = classes.lookup(cls, "__dataclass_fields__")[1]
         if classes.is_one_of(cls, _PLAIN):
-            return _VALUE, name, ()
+            return _VALUE, name, None
         mro = classes.mro_of(cls)
         if method is _tuple_hash and any(base is tuple for base in mro):
-            return _ITEMS, name, ()
+            return _ITEMS, name, None
         if cls is frozenset:
-            return _ELEMENTS, name, ()
+            return _ELEMENTS, name, None
         is_enum = self.enum_meta is not None and any(base is self.enum_meta for base in classes.mro_of(type(cls)))
         if cls is classes.FunctionType or found and _is_identity(method) or is_enum:
-            return _IDENTITY, name, ()
+            return _IDENTITY, name, None
         if type(fields) is dict:
             fields = self._fields(fields)
             if fields:
                 return _FIELDS, name, fields
-        return _OPAQUE, name, ()
+        return _OPAQUE, name, None
 
     def _fields(self, fields):
         """Return [(name, shown)] of the fields of a dataclass that take part in comparing (dataclasses.Field)."""
