@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fixtures.standin.allocator import MIB, Allocator, OutOfMemory
@@ -32,8 +32,8 @@ def carried_out(device, actions):
                 assert device.oom["requested_bytes"] >= values[0]
         elif name == "adopt":
             if has_room(device, values[1]):  # in a few MiB, so that memory that was handed out again is met
-                live.append(device.adopt(0x10000 + values[0] * MIB, values[1]))
-                live = [address for address in live if address in device._live]
+                new = device.adopt(0x10000 + values[0] * MIB, values[1])
+                live = [*(address for address in live if address in device._live and address != new), new]
         elif name in ("free", "record_stream"):
             if live:
                 address = live[values[0] % len(live)]
@@ -49,6 +49,9 @@ def has_room(device, size):
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(ACTIONS, max_size=25), st.booleans(), st.sampled_from(VERSIONS), st.sampled_from([None, 8 * MIB]))
+@example([("adopt", 0, 1), ("record_stream", 0, 1), ("adopt", 0, 1)], False, (2, 0), None)
+@example([("adopt", 0, 1), ("record_stream", 0, 1), ("free", 0), ("adopt", 0, MIB)], False, (2, 13), None)
+@example([("allocate", 1, 0, False)], True, (2, 0), None)
 def test_the_waterfall_adds_up_after_whatever_was_done(actions, is_expandable, version, max_split):
     device = Allocator(capacity_bytes=900 * MIB, outside_bytes=100 * MIB, torch=version, is_expandable=is_expandable,
                        max_split_bytes=max_split)
@@ -66,7 +69,7 @@ def test_the_waterfall_adds_up_after_whatever_was_done(actions, is_expandable, v
         order = blocks.address.argsort()
         ends = blocks.address + blocks.size_bytes
         assert (ends[order][:-1] <= blocks.address[order][1:]).all()
-        if is_expandable:
+        if device.is_expandable:
             assert sums.inactive_split == 0
 
 
