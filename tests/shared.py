@@ -17,7 +17,9 @@ _DONE = "done.of.once"
 
 def once(key: str, make: Callable[[Path], object]) -> Path:
     """Return the folder that `make` has filled; where it failed before, it is tried again."""
-    folder = Path(os.environ[VARIABLE]) / hashlib.sha256(key.encode()).hexdigest()[:24]
+    # letters alone: a file below a long number is not named, as that might be anybody's
+    name = hashlib.sha256(key.encode()).hexdigest()[:24].translate(str.maketrans("0123456789", "ghijklmnop"))
+    folder = Path(os.environ[VARIABLE]) / name
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / _DONE).exists():
