@@ -17,9 +17,9 @@ from .readers import container_of
 
 _MOST_KEYS = 4096  # of one cache or table, the newest ones
 _MOST_TABLES, _LEAST_TABLE = 256, 8  # the longest ones
-_MOST_TABLE_KEYS = 1 << 18  # of all tables together: bounds the time
+_MOST_KEY_PARTS = 1 << 20  # of all tables together, and of all caches: bounds the time
 _MOST_POSITIONS, _MOST_INNER, _MOST_ITEMS, _MOST_FIELDS, _MOST_TYPES, _MOST_SAMPLES, _MOST_ARGUMENTS = 32, 8, 64, 16, 6, 64, 32
-_MOST_STEPS = 4  # an argument, and three levels inside it
+_MOST_STEPS, _MOST_PARTS = 4, 256  # an argument, and three levels inside it; of a key
 _SHOWN_BELOW = 1 << 20  # a larger int may be a secret
 
 _PLAIN = (int, bool, str, bytes, float, type(None))
@@ -31,11 +31,12 @@ _object_hash, _tuple_hash = object.__dict__["__hash__"], tuple.__dict__["__hash_
 class _Position:
     """One place in the keys, such as the second item of the first argument."""
 
-    __slots__ = ("number", "at", "types", "marks", "ints", "identity", "opaque")
+    __slots__ = ("number", "at", "types", "marks", "ints", "identity", "opaque", "last_key")
 
     def __init__(self, number, at):
         self.number, self.at = number, at
         self.types, self.marks, self.ints, self.identity, self.opaque = {}, set(), [0, None, None], 0, 0
+        self.last_key = -1  # that was counted here: each is counted once
 
     def told(self):
         """Return it as names.json has it."""
@@ -53,6 +54,7 @@ class Keys:
         self.kinds = {}
         self.inner = set()  # dicts of functools caches: they are no tables
         self.positions, self.sample = {}, None
+        self.key_now = self.parts_left = self.parts_of_caches = 0
         self.hashed_seq = dict.get(classes.space_named("functools"), "_HashedSeq")
         meta = dict.get(classes.space_named("enum"), "EnumMeta")
         self.enum_meta = meta if meta is not None and classes.is_class(meta) else None
@@ -105,12 +107,16 @@ class Keys:
 
     def _look(self, thing, at, is_told):
         """Return the fingerprint of what lies at a path; if it is told, the position there counts it."""
+        if not self.parts_left:
+            return "more", 0
+        self.parts_left -= 1
         cls = type(thing)
         by, name, fields = self._kind(cls)
         position = self._position(at) if is_told else None
         mark = self._mark(thing, cls, by, fields, at, is_told)
-        if position is None:
+        if position is None or position.last_key == self.key_now:  # keywords and fields without a name share a path
             return mark
+        position.last_key = self.key_now
         if cls is classes.FunctionType and thing.__code__.co_name == "<lambda>":
             name = "lambda"
         types = position.types
@@ -209,19 +215,21 @@ class Keys:
     def _read(self, keys, values, look):
         """Return "keys" of names.json."""
         self.positions = {}
-        rows = []
+        rows, parts = [], 0
         for number, (key, value) in enumerate(zip(keys, values)):
             is_sampled = number + _MOST_SAMPLES >= len(keys) and (
                 not classes.is_one_of(type(value), _PLAIN) or type(value) is bytes)
             self.sample = {} if is_sampled else None
+            self.key_now, self.parts_left = number, _MOST_PARTS
             look(key)
+            parts += _MOST_PARTS - self.parts_left
             if self.sample:
                 rows.append((self.sample, id(value)))
         self.sample = None
         found = list(self.positions.values())
         samples = [[[row.get(position.number) for position in found], address] for row, address in rows]
         self.positions = {}
-        return {"looked": len(keys), "positions": [position.told() for position in found], "samples": samples}
+        return {"looked": len(keys), "positions": [position.told() for position in found], "samples": samples}, parts
 
     def of_cache(self, cache, function):
         """Return {"arguments", "keys"} of a functools cache of a Python function."""
@@ -240,6 +248,9 @@ class Keys:
             told["keys"] = {"looked": 0, "positions": [], "samples": []}
             return told
         self.inner.add(id(space))
+        if self.parts_of_caches >= _MOST_KEY_PARTS:
+            told["keys"] = {"looked": 0, "positions": [], "samples": []}
+            return told
         keys = list(space)[-_MOST_KEYS:]
         values = list(dict.values(space))[-_MOST_KEYS:]
         if any("_lru_list_elem" in classes.names_of(type(value))[1] for value in values[-1:]):
@@ -247,7 +258,8 @@ class Keys:
             after = {id(one): other for one, other in zip(referents, referents[1:])}
             values = [after.get(id(key)) for key in keys]
         is_typed = any(_is_typed(target) for target in referents)
-        told["keys"] = self._read(keys, values, lambda key: self._cache_key(key, mark, is_typed))
+        told["keys"], parts = self._read(keys, values, lambda key: self._cache_key(key, mark, is_typed))
+        self.parts_of_caches += parts
         return told
 
     def tables(self, lengths):
@@ -264,13 +276,14 @@ class Keys:
                 if cls is int or cls is self.hashed_seq or any(base is tuple for base in classes.mro_of(cls)):
                     chosen.append((-dict.__len__(thing), id(thing), thing))
         chosen.sort(key=lambda row: row[:2])
-        left, found = _MOST_TABLE_KEYS, []
+        left, found = _MOST_KEY_PARTS, []
         for size, address, thing in chosen[:_MOST_TABLES]:
             if left <= 0:
                 break
             keys, values = list(dict.keys(thing))[-_MOST_KEYS:], list(dict.values(thing))[-_MOST_KEYS:]
-            found.append({"address": address, "size": -size, "keys": self._read(keys, values, self._table_key)})
-            left -= len(keys)
+            told, parts = self._read(keys, values, self._table_key)
+            found.append({"address": address, "size": -size, "keys": told})
+            left -= parts
         return found
 
 

@@ -96,3 +96,13 @@ def test_tables_keyed_by_numbers_and_tuples_are_listed_and_short_or_named_ones_a
     of_shape = next(each for each in twins.native.names["tables"] if each["size"] == 20 and "frozenset" in str(each))
     told = [position(of_shape["keys"], *at)["distinct"] for at in ((0, 0), (0, 1), (1,), (2,), (3,), (4,))]
     assert told == [20, 1, 20, 20, 1, 20]
+
+
+def test_keywords_without_a_name_are_one_position_that_counts_each_key_once(twins: Twins) -> None:
+    told = position(keys_of(twins, "of_words")["keys"], "?=")  # counted five times a key, the walk had no end
+    assert told["distinct"] == 40 and told["types"] == {"int": 40}
+
+
+def test_only_the_first_parts_of_a_key_of_keys_are_looked_at(twins: Twins) -> None:
+    (deep,) = [each for each in twins.native.names["tables"] if each["size"] == 14]
+    assert position(deep["keys"], 0)["distinct"] == 1 and deep["keys"]["looked"] == 14  # they differ behind the 420th

@@ -8,6 +8,7 @@
 
 #define MOST_INNER 8          /* parts of a part that are told one by one */
 #define MOST_FIELDS 16        /* of a dataclass */
+#define MOST_DIGITS 512       /* first and last ones of an int that are looked at */
 #define SHOWN_BELOW (1 << 20) /* a larger int may be a secret */
 
 enum { BY_VALUE, BY_ITEMS, BY_ELEMENTS, BY_FIELDS, BY_IDENTITY, OPAQUE };
@@ -29,6 +30,9 @@ static size_t room;       /* of Position.seen, a power of two */
 static Step at[MOST_STEPS];
 static unsigned depth;
 static int32_t *sample_now;
+uint64_t parts_seen;
+static uint64_t parts_most; /* parts_seen when the key of now has had all its parts */
+static uint32_t key_now;    /* from 1 on */
 
 void marks_open(void)
 {
@@ -55,12 +59,15 @@ void marks_begin(size_t looked)
     for (room = 16; room < 2 * looked;)
         room *= 2;
     position_count = expected = depth = 0;
+    parts_seen = key_now = 0;
 }
 
 void marks_next_key(int32_t *sample)
 {
     sample_now = sample;
     expected = 0;
+    parts_most = parts_seen + MOST_PARTS;
+    key_now++;
 }
 
 /* --- how the objects of a type are compared --- */
@@ -177,8 +184,12 @@ static uint64_t number_mark(PyObject *number, int32_t *shown)
     if (sign != 2 && (count == 0 || (count == 1 && digits[0] < SHOWN_BELOW)))
         *shown = count == 0 ? 0 : (int32_t)digits[0];
     uint64_t mark = mix(1, sign == 2 ? 2 : 0);
-    for (size_t place = 0; place < count; place++)
+    mark = mix(mark, count);
+    for (size_t place = 0; place < count; place++) {
+        if (place == MOST_DIGITS && count > 2 * MOST_DIGITS)
+            place = count - MOST_DIGITS;
         mark = mix(mark, digits[place]);
+    }
     return mark;
 }
 
@@ -340,14 +351,18 @@ static uint64_t mark_of(const Kind *kind, PyObject *thing, int32_t *shown, bool 
 /* The fingerprint of what lies at `at`; if it is told, the position there counts it. */
 static uint64_t look(PyObject *thing, bool is_told)
 {
+    if (parts_seen >= parts_most)
+        return 15;
+    parts_seen++;
     const Kind *kind = kind_of(thing);
     int by = kind->by;
     Row type = name_of_type(kind, thing);
     Position *position = is_told ? position_here() : NULL;
     int32_t shown = -1;
     uint64_t mark = mark_of(kind, thing, &shown, is_told);
-    if (position == NULL)
+    if (position == NULL || position->last_key == key_now) /* keywords and fields without a name share a path */
         return mark;
+    position->last_key = key_now;
     count_type(position, type);
     count_mark(position, mark);
     position->identity += by == BY_IDENTITY;

@@ -6,7 +6,7 @@
 
 #define MOST_KEYS 4096        /* of one cache or table, the newest ones */
 #define MOST_TABLES 256       /* the longest ones */
-#define MOST_TABLE_KEYS (1u << 18) /* of all tables together: bounds the time, some 20 ms */
+#define MOST_KEY_PARTS (1u << 20) /* of all tables together, and of all caches: bounds the time of each, some 50 ms */
 #define LEAST_TABLE 8
 #define MOST_SAMPLES 64
 #define MOST_ARGUMENTS 32
@@ -21,14 +21,14 @@ static Table inner; /* dicts of functools caches: they are no tables */
 static int32_t (*samples)[MOST_POSITIONS];
 static PyObject **sampled;
 static size_t sample_count;
-static uint64_t keys_left; /* of MOST_TABLE_KEYS */
+static uint64_t parts_of_caches, parts_of_tables; /* that were looked at */
 
 void keys_open(void)
 {
     marks_open();
     vector_open(&candidates, sizeof(Candidate));
     samples = NULL;
-    keys_left = MOST_TABLE_KEYS;
+    parts_of_caches = parts_of_tables = 0;
 }
 
 void keys_close(void)
@@ -245,7 +245,9 @@ void keys_of_cache(Output *output, const CacheFacts *facts)
     if (facts->dict != NULL)
         table_set(&inner, (uintptr_t)facts->dict, 1);
     write_arguments(output, facts->function);
-    write_keys(output, look_at_keys(facts->dict, facts));
+    size_t looked = parts_of_caches < MOST_KEY_PARTS ? look_at_keys(facts->dict, facts) : 0;
+    write_keys(output, looked);
+    parts_of_caches += looked ? parts_seen : 0;
 }
 
 /* --- tables --- */
@@ -307,7 +309,7 @@ void keys_of_tables(Output *output)
     size_t written = 0;
     sort_candidates();
     out(output, ",\"tables\":[");
-    for (size_t place = 0; place < candidates.count && written < MOST_TABLES && keys_left > 0; place++) {
+    for (size_t place = 0; place < candidates.count && written < MOST_TABLES && parts_of_tables < MOST_KEY_PARTS; place++) {
         const Candidate *one = &AT(Candidate, candidates, place);
         if (table_find(&inner, (uintptr_t)one->dict, &known))
             continue;
@@ -316,7 +318,7 @@ void keys_of_tables(Output *output)
         size_t looked = look_at_keys(one->dict, NULL);
         write_keys(output, looked);
         out(output, "}");
-        keys_left -= looked < keys_left ? looked : keys_left;
+        parts_of_tables += looked ? parts_seen : 0;
     }
     out(output, "]");
 }

@@ -9,6 +9,7 @@
 #define MOST_TYPES 6          /* of a position */
 #define MOST_ITEMS 64         /* of a tuple; of what comes after them only the number counts */
 #define MOST_STEPS 4          /* an argument, and three levels inside it */
+#define MOST_PARTS 256        /* of a key; of a table of tables in it there may be 64 times 64 times ... */
 
 typedef struct {
     Row name;   /* 0: the index */
@@ -22,12 +23,14 @@ typedef struct {
     Row types[MOST_TYPES];
     uint32_t type_counts[MOST_TYPES], type_count, other_types;
     uint32_t distinct, shown, identity, opaque;
+    uint32_t last_key; /* that was counted here: each is counted once, or `seen` would overflow */
     int32_t least, most;
     Vector seen; /* uint64_t, open addressing; kept from one cache to the next */
 } Position;
 
 extern Position *positions;
 extern unsigned position_count;
+extern uint64_t parts_seen; /* of all keys since marks_begin() */
 
 void marks_open(void);
 void marks_close(void);

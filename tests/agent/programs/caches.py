@@ -75,6 +75,11 @@ def of_objects(thing):
     return Value()
 
 
+@functools.cache
+def of_words(**words):
+    return Value()
+
+
 def fill():
     for number in range(40):
         module_of("bfloat16", 128, 17 + 100 * number, causal=number % 2 == 0)
@@ -85,6 +90,7 @@ def fill():
         of_objects(ByIdentity())
         of_objects(ByValue(number))
         of_objects(None if number else True)
+        of_words(**{"hunter2%d" % place: number * 5 + place for place in range(5)})
     for number in (-1, 1 << 20, (1 << 20) - 1, 1 << 70, -5):
         single(number)
         single("hunter2%d" % number)
@@ -98,6 +104,7 @@ NAMED = {"k%d" % number: number for number in range(50)}
 SHORT = {1: 2}
 for _number in range(12):
     PURE[functools._make_key((_number, 4), {"dtype": "int8"}, False)] = Value()
+DEEP = {(((0,) * 60,) * 7 + ((number,),), 1): Value() for number in range(14)}
 HOLES = {number: Value() for number in range(100)}
 for _number in range(50, 100):
     del HOLES[_number]
