@@ -110,7 +110,7 @@ def workspace_bytes(capability):
     text = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
     if text is not None:  # ":KiB:count", several times
         numbers = text.lstrip(":").split(":")
-        if len(numbers) % 2 == 0 and all(number.isdigit() and len(number) < 10 for number in numbers):
+        if len(numbers) % 2 == 0 and all(number.isdecimal() and len(number) < 10 for number in numbers):
             return sum(int(size) * int(count) for size, count in zip(numbers[::2], numbers[1::2])) << 10
     if not capability:
         return None

@@ -53,12 +53,15 @@ class Cuda:
     def is_up(self):
         """As torch.cuda.is_initialized() says, which is False in a child that was forked after that."""
         space = classes.space_named(self._module)
-        return space.get("_initialized") is True and space["is_initialized"]() is True
+        ask = space.get("is_initialized") if space.get("_initialized") is True else None
+        return ask is not None and ask() is True
 
     def ordinals(self):
         """Those that have a context of this process; all, where this build cannot tell: then their numbers are zeros."""
-        count = classes.space_named(self._module)["device_count"]()
-        has_context = classes.space_named("torch._C").get("_cuda_hasPrimaryContext") if self.prefix == "cuda" else None
+        parts = classes.space_named("torch._C") if self.prefix == "cuda" else {}
+        # torch.cuda.device_count() loads NVML into the target, and warns on its stderr where there is none.
+        count = (parts.get("_cuda_getDeviceCount") or classes.space_named(self._module)["device_count"])()
+        has_context = parts.get("_cuda_hasPrimaryContext")
         if has_context is None:
             # Other allocators than torch's own would be asked on the device itself, which makes a context there.
             return list(range(count)) if self.backend() == "native" else []

@@ -40,6 +40,8 @@ def test_a_workspace_of_cublas_is_as_large_as_its_device_and_variable_say(monkey
         8_519_680, 33_554_432, 33_554_432, None]
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
     assert device_settings.workspace_bytes([9, 0]) == 8_519_680
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:²")  # isdigit(), and no int
+    assert device_settings.workspace_bytes([9, 0]) == 33_554_432
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "nonsense")
     assert device_settings.workspace_bytes([9, 0]) == 33_554_432
 

@@ -101,6 +101,23 @@ def test_devices_without_a_context_of_this_process_are_not_asked(monkeypatch: py
     assert not any(name.startswith("cuda") for name in Watched().row())
 
 
+def test_devices_are_counted_by_the_runtime_and_not_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = bring_up(monkeypatch)
+    modules = fake.modules()
+
+    def with_a_warning() -> int:
+        raise UserWarning("Can't initialize NVML")
+
+    load(monkeypatch, "torch.cuda", **{**modules["torch.cuda"], "device_count": with_a_warning})
+    load(monkeypatch, "torch._C", **modules["torch._C"], _cuda_getDeviceCount=lambda: 2)
+    assert Watched().row()["cuda0_allocated_bytes"] == 1000
+
+
+def test_a_module_that_only_looks_like_torchs_is_not_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    load(monkeypatch, "torch.cuda", _initialized=True)
+    assert device_torch.Cuda().is_up() is False
+
+
 def test_reading_devices_imports_nothing() -> None:
     code = ("import sys; from leakscope.agent import devices; devices.Devices('state', print).read({});"
             "print('torch' in sys.modules, 'pynvml' in sys.modules)")
