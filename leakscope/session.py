@@ -207,9 +207,10 @@ class Session:
             os.close(file)
 
     def device_use(self) -> list[Json]:
-        """Return what the driver said of the devices, oldest first; a line that is not complete is left out."""
-        rows = _read_lines(self.path / layout.NVML_FILE)
-        return [row for row in rows if isinstance(row.get("t_ns"), int) and isinstance(row.get("devices"), list)]
+        """Return what the driver said of the devices, oldest first; a line or a device that is not complete is left out."""
+        rows = [row for row in _read_lines(self.path / layout.NVML_FILE) if isinstance(row.get("devices"), list)]
+        return [{**row, "devices": [each for each in row["devices"] if _is_device(each)]} for row in rows
+                if _is_count(row.get("t_ns"))]
 
     def add_gap(self, claim: str, missing: str, command: str) -> None:
         """Write down a claim that cannot be made, what is missing for it, and the command that closes the gap."""
@@ -316,6 +317,20 @@ def check(session: Session) -> list[str]:
             if snapshot.is_dir() and _read_json(snapshot / layout.DONE_FILE) is None:
                 found.append(f"The snapshot {process.folder.name}/{snapshot.name} is not complete and not used.")
     return found
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_device(value: Any) -> bool:
+    """True for a device of a line of nvml.jsonl (agent/format.py) whose numbers are such."""
+    if not isinstance(value, dict) or not _is_count(value.get("index")):
+        return False
+    used, users, names = value.get("used_bytes"), value.get("processes") or [], value.get("names") or {}
+    return (used is None or _is_count(used)) and isinstance(names, dict) and all(map(str.isdecimal, names)) and isinstance(
+        users, list) and all(isinstance(user, list) and len(user) == 2 and _is_count(user[0])
+                             and (user[1] is None or _is_count(user[1])) for user in users)
 
 
 def _find_folder(path: Path) -> Path:

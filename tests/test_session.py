@@ -205,3 +205,15 @@ def test_a_field_of_the_wrong_kind_is_damage_and_no_error_of_ours(tmp_path: Path
     made(tmp_path).write_info(host=[])
     with pytest.raises(SessionError, match="its host is not what it should be"):
         sessions.open(tmp_path)
+
+
+@pytest.mark.parametrize("broken", [
+    {"index": None}, {"index": "x"}, {"index": 1e300}, {"used_bytes": -1}, {"used_bytes": "x"}, {"processes": 1},
+    {"processes": [[1]]}, {"processes": [[None, 5]]}, {"processes": [[1, "x"]]}, {"names": {"x": "python"}}, {"names": 3},
+    ], ids=str)
+def test_a_device_of_the_driver_that_is_damaged_is_left_out_and_the_others_stay(tmp_path: Path, broken: dict[str, Any]) -> None:
+    session = made(tmp_path)
+    whole = {"index": 0, "used_bytes": 5, "processes": [[1, 3], [2, None]], "names": {"1": "python"}}
+    for t_ns, found in ((1, [whole]), (2, [{**whole, **broken}, whole]), (3, 4)):
+        session.add_device_use({"t_ns": t_ns, "devices": found})
+    assert session.device_use() == [{"t_ns": 1, "devices": [whole]}, {"t_ns": 2, "devices": [whole]}]

@@ -137,4 +137,4 @@ def advice(case: Case, device: Device | None, found: History, *sentences: str) -
     known = [text for library, versions, name, text in KNOWN if found.library == library and name in found.last.name
              and library in packages and (not versions or is_in_range(packages[library], versions))]
     graphs = device is not None and _devices.has_graphs(case, device) is not False
-    return " ".join([*known[:1], *sentences, *([GRAPHS] if graphs else [])])
+    return " ".join([*known, *sentences, *([GRAPHS] if graphs else [])])

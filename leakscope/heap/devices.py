@@ -26,10 +26,26 @@ def device_code(name: str) -> int:
     kind, _, number = name.partition(":")
     if kind not in _FIRST or not (number or "0").isdecimal():
         return 0
-    return _FIRST[kind] + int(number or 0)
+    code = _FIRST[kind] + int(number or 0)
+    return code if code <= _LAST[kind] else 0
 
 
 _FIRST = {"cuda": 1, "xpu": XPU, "mps": MPS}
+_LAST = {"cuda": XPU - 1, "xpu": MPS - 1, "mps": 255}
+_SPACE = 1 << 63  # no address, no size and no row is as large
+_SHAPES = {"devices": list, "segments": list, "frames": list, "libraries": list, "notes": list, "settings": dict,
+           "host_stats": dict}
+
+
+def has_shape(said: dict[str, Any]) -> bool:
+    """True if the fields of devices.json that are there are what they have to be; what is inside them is looked at later."""
+    shaped = all(isinstance(said.get(name), (kind, type(None))) for name, kind in _SHAPES.items())
+    return shaped and all(isinstance(segment, dict) and isinstance(segment.get("blocks"), (list, type(None)))
+                          for segment in said.get("segments") or [])
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _SPACE
 
 
 class Live(NamedTuple):
@@ -73,16 +89,17 @@ def _codes(said: dict[str, Any]) -> dict[int, int]:
 
 def _in_use(segment: dict[str, Any], codes: dict[int, int]) -> list[int]:
     """Four numbers for each block: where it begins and ends, its device, 1 + the row of its frames (0: none)."""
-    code, at = codes.get(segment.get("device", 0), 0), segment.get("address", 0)
+    ordinal, at = segment.get("device", 0), segment.get("address", 0)
+    code, at = codes.get(ordinal, 0) if _is_number(ordinal) else 0, at if _is_number(at) else 0
     found: list[int] = []
     for block in segment.get("blocks") or []:
-        if not isinstance(block, dict) or not isinstance(block.get("size"), int):
+        if not isinstance(block, dict) or not _is_number(block.get("size")):
             continue
         given = block.get("address", at)  # torch 2.0 gives none: the blocks of a segment follow each other
-        at = given if isinstance(given, int) else at
+        at = given if _is_number(given) else at
         if code and at > 0 and block["size"] > 0 and str(block.get("state", "")) != "inactive":
             frames = block.get("frames", -1)
-            found += (at, at + block["size"], code, 1 + frames if isinstance(frames, int) and frames >= 0 else 0)
+            found += (at, at + block["size"], code, 1 + frames if _is_number(frames) else 0)
         at += block["size"]
     return found
 

@@ -195,6 +195,6 @@ def _said_of_devices(folder: Path) -> tuple[dict[str, Any] | None, str]:
         said = found.get("format") if isinstance(found, dict) else type(found).__name__
         return None, (f"What the devices' allocators said at the snapshot {folder.name} is of format {said!r}; this version "
                       f"reads format {_DEVICES_FORMAT}.")
-    if not isinstance(found.get("devices", []), list) or not isinstance(found.get("segments") or [], list):
+    if not on_devices.has_shape(found):
         return None, f"What the devices' allocators said at the snapshot {folder.name} is of another shape than expected."
     return found, ""

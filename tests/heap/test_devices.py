@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from leakscope.agent import format as layout
+from leakscope.analyse.blocks import Blocks
 from leakscope.heap import columns, devices
 from leakscope.heap.devices import device_code, device_name
 from leakscope.heap.load import Stored, load
@@ -98,3 +99,43 @@ def test_frames_that_cannot_be_read_give_no_site(tmp_path):
     said = json.loads(json.dumps(graph.devices))
     assert not devices.joined(graph, {**said, "frames": [7]}).block_site.any() or (
         devices.joined(graph, {**said, "frames": [7]}).sites[-1] is None)
+
+
+@pytest.mark.parametrize("name", ["cuda:127", "cuda:999", "xpu:64", "mps:64"])
+def test_a_device_that_no_code_is_left_for_is_not_taken_for_another(name):
+    assert device_code(name) == 0
+
+
+BROKEN = [None, True, -1, 1 << 63, 1 << 70, 1e300, float("inf"), float("nan"), "x", [], [[]], {}, {"a": 1}]
+
+
+def said_of_devices():
+    block = {"address": 4096, "size": 1 << 20, "requested_size": 1000, "state": "active_allocated", "frames": 0}
+    return {"format": 1, "provider": "cuda", "simulated": True, "devices": [{"name": "cuda:0", "ordinal": 0}],
+            "settings": {"backend": "native"}, "libraries": ["libnccl"], "frames": [[["a.py", 3, "f"]]],
+            "segments": [{"device": 0, "address": 4096, "total_size": 1 << 20, "stream": 0, "segment_pool_id": [0, 0],
+                          "blocks": [block]}]}
+
+
+def places(value, at=()):
+    yield at
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from places(value[key], (*at, key))
+
+
+@pytest.mark.parametrize("at", [at for at in places(said_of_devices()) if at], ids=str)
+def test_whatever_stands_in_a_field_it_stops_no_report(tmp_path, at):
+    graph = heap("module app\napp .x -> t:torch.Tensor x2\nt <storage> -> m:storage x2 1MiB data 4096")
+    for value in BROKEN:
+        said = said_of_devices()
+        inner = said
+        for key in at[:-1]:
+            inner = inner[key]
+        inner[at[-1]] = value
+        (tmp_path / layout.DEVICES_FILE).write_text(json.dumps(said))
+        stored = Stored(tmp_path, {})
+        assert stored.devices is not None or stored.why_no_devices
+        if stored.devices is not None:
+            devices.joined(graph, stored.devices)
+            Blocks.of(stored.devices)
