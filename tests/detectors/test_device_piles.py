@@ -343,3 +343,23 @@ def test_a_cache_that_is_no_key_and_value_cache_is_a_container():
 def test_a_process_without_a_device_is_no_business_of_theirs(module):
     text = TENSORS.replace("on cuda:0", "")
     assert list(module.detect(Case(series(text, n=COUNTS), timeline(31, rss_bytes=lambda t: (90 + 10 * t) * MIB)))) == []
+
+
+# --- all of them: what has ended, and what comes and goes ---------------------------------------------------------------
+
+CLASSES = [(piled_tensors, TENSORS + DEVICE), (tensor_cache, CACHE + DEVICE),
+           (kept_autograd, GRAPH + DEVICE + "    blocks own"), (device_garbage, CYCLES + DEVICE),
+           (kept_frames, ERRORS + DEVICE), (kv_caches, KV + DEVICE)]
+
+
+@pytest.mark.parametrize(("module", "text"), CLASSES, ids=lambda each: getattr(each, "__name__", "").rpartition(".")[2])
+def test_each_class_is_claimed_while_it_grows_and_not_once_it_has_levelled_off(module, text):
+    assert len(findings(module, case(text))) == 1
+    ended = case(text, lambda t: 300 * MIB * (1 - math.exp(-t / 4)), [100, 290, 299, 301])
+    assert not any(each.confidence is not Confidence.LOW for each in findings(module, ended))
+
+
+@pytest.mark.parametrize(("module", "text"), CLASSES, ids=lambda each: getattr(each, "__name__", "").rpartition(".")[2])
+def test_no_class_is_claimed_where_its_objects_come_and_go(module, text):
+    noisy = case(text, lambda t: (300 + 200 * math.sin(t)) * MIB, [300, 100, 400, 200])
+    assert not any(each.confidence is not Confidence.LOW for each in findings(module, noisy))
