@@ -40,8 +40,8 @@ _SHAPES = {"devices": list, "segments": list, "frames": list, "libraries": list,
 def has_shape(said: dict[str, Any]) -> bool:
     """True if the fields of devices.json that are there are what they have to be; what is inside them is looked at later."""
     shaped = all(isinstance(said.get(name), (kind, type(None))) for name, kind in _SHAPES.items())
-    return shaped and all(isinstance(segment, dict) and isinstance(segment.get("blocks"), (list, type(None)))
-                          for segment in said.get("segments") or [])
+    return shaped and all(isinstance(segment.get("blocks"), (list, type(None)))
+                          for segment in said.get("segments") or [] if isinstance(segment, dict))
 
 
 def _is_number(value: Any) -> bool:
