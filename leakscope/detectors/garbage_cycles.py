@@ -46,7 +46,7 @@ def detect(case: Case) -> Iterator[Finding | Dismissed]:
     if growth < LEAST_GARBAGE_BYTES:
         return
     why = reason(case)
-    found = list(_findings(case, growth, why)) if grew_in_every_interval(sizes) else []
+    found = list(_findings(case, growth, why)) if grew_in_every_interval(sizes) and not is_swept(case) else []
     yield from found
     if not found:
         waits = f"{WAITS}: {bytes_text(sizes[-1])}, for which the collector has not come yet, but will: {due(case)}"
@@ -82,6 +82,16 @@ def reason(case: Case) -> str:
     if (case.full_collections or 0) > 0 and case.garbage_count > case.young_count:
         return f"{case.full_collections} full collections did not free it: the collector cannot see an edge, or it is frozen"
     return ""
+
+
+def is_swept(case: Case) -> bool:
+    """True if a full collection came in every interval and all that is garbage may have been made since the last one.
+
+    So it is where a program collects between batches with the collector off: nothing piles up, whenever snapshots are taken.
+    """
+    counts = [graph.info.get("sample", {}).get("gc_collections2") for graph in case.compared]
+    known = [int(count) for count in counts if count is not None]
+    return len(known) == len(counts) and grew_in_every_interval(known) and case.garbage_count <= case.young_count
 
 
 def _frozen_more(case: Case) -> int:
