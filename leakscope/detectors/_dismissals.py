@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from leakscope.analyse import evidence, settle
 from leakscope.analyse.cohorts import Cohorts
 from leakscope.analyse.growth import Accumulation
-from leakscope.case import Case
+from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.units import bytes_text, count_text, seconds_text
 
 PLATEAU_RATIO = 0.25  # the last third grows at less than a quarter of the pace of the first; ours
@@ -93,6 +93,21 @@ def _by_hits(case: Case, pile: Accumulation, cohorts: Cohorts | None) -> str:
         return ""
     return (f"it levels off: entries come at {ratio:.0%} of the pace of the start, and {count_text(cache['hits'])} questions "
             f"were answered from it, {count_text(cache['misses'])} were not")
+
+
+def answers_more(case: Case, pile: Accumulation) -> bool:
+    """True for a functools cache that missed ever more seldom, and in the end half as often as at first.
+
+    Keys that never come again miss as often as ever. So many different ones may still come that it cannot be called bounded.
+    """
+    cache = evidence.cache_of(case.last, case.tree(case.last), pile)
+    known = [each for reading in case.readings for each in reading.caches
+             if cache is not None and each.address == cache["address"] and each.hits is not None and each.misses is not None]
+    asked = [(0, 0), *((each.hits or 0, each.misses or 0) for each in known)]
+    shares = [(later[1] - earlier[1]) / total for earlier, later in zip(asked, asked[1:])
+              if (total := sum(later) - sum(earlier)) > 0]
+    falls = all(later < earlier for earlier, later in zip(shares, shares[1:]))
+    return len(shares) >= LEAST_SNAPSHOTS and falls and shares[-1] <= STEADY_RATIO * shares[0]
 
 
 def _by_births(case: Case, pile: Accumulation, cohorts: Cohorts | None, ratio: float | None) -> str:

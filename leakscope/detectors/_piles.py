@@ -17,7 +17,7 @@ from leakscope.analyse.cohorts import Cohorts
 from leakscope.analyse.cuts import Cut
 from leakscope.analyse.growth import Accumulation
 from leakscope.case import LEAST_PILE_BYTES, Case
-from leakscope.detectors._dismissals import STEADY_RATIO, arrows, bound_of, dismissal, is_far
+from leakscope.detectors._dismissals import STEADY_RATIO, answers_more, arrows, bound_of, dismissal, is_far
 from leakscope.model import Confidence, Dismissed, Finding, Path, Rule
 from leakscope.units import bytes_text, count_text
 
@@ -270,6 +270,8 @@ def confidence(case: Case, pile: Pile, facts: proof.Facts, bits: tuple[tuple[str
     ratio = case.steady(facts.counts)
     if pile.shape == "cache" and facts.cohorts is not None and (facts.cohorts.pace_ratio or 1.0) < STEADY_RATIO:
         return Confidence.LOW  # a cache of all that can be asked for fills ever slower
+    if pile.shape == "cache" and answers_more(case, pile.accumulation):
+        return Confidence.LOW  # the same, told by its own counters
     if far_bound or ratio is not None and ratio < STEADY_RATIO:
         return Confidence.LOW
     is_indirect = pile.accumulation.is_branch or pile.accumulation.is_moved

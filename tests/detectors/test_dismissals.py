@@ -146,3 +146,19 @@ def test_a_cache_that_answers_and_fills_ever_slower_levels_off():
     findings, dismissed = cached([(1 + 2 * step, 20 - step) for step in range(15)], hits=400)
     assert findings == []
     assert dismissed[0].why.endswith("400 questions were answered from it, 90 were not")
+
+
+def asked(hits: list[int], misses: list[int]) -> Confidence:
+    """How sure a cache is blamed that has counted so at the snapshots, and goes on filling."""
+    text = CACHE.replace("misses 90", "misses {misses}").replace("{samples}", "")
+    (finding,), _ = detected(case(text, growth_bytes_s=45_000, n=[100, 200, 300, 400], hits=hits, misses=misses))
+    return finding.confidence
+
+
+def test_a_cache_that_misses_ever_more_seldom_is_believed_little() -> None:
+    assert asked([10, 60, 260, 660], [100, 200, 300, 400]) is Confidence.LOW
+
+
+def test_a_cache_that_misses_as_often_as_ever_is_blamed_though_it_answers_too() -> None:
+    assert asked([100, 200, 300, 400], [100, 200, 300, 400]) is not Confidence.LOW
+    assert asked([10, 160, 170, 300], [100, 200, 300, 400]) is not Confidence.LOW
