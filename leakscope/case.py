@@ -205,7 +205,8 @@ class Case:
     @cached_property
     def out_of_memory(self) -> list[Blocks]:
         """The blocks of all devices when one of them had no room left, in time order."""
-        return [Blocks.of(graph.devices) for graph in self.graphs if graph.info.get("kind") == OUT_OF_MEMORY and graph.devices]
+        return [Blocks.of(said) for graph in self.graphs
+                if graph.info.get("kind") == OUT_OF_MEMORY and (said := graph.devices)]
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,21 @@ EVIDENCE_BITS = {  # in the order in which they are shown
 }
 
 
+DEVICE_TERMS = {  # the terms of a device's account (analyse/waterfall.py) and what they are parts of, in words
+    "outside": "outside PyTorch's allocator",
+    "allocated_owned": "tensors that Python holds",
+    "workspaces": "workspaces of cuBLAS",
+    "allocated_unowned": "allocated, without a Python owner",
+    "pending": "freed, waits for a stream",
+    "inactive_split": "free pieces of segments in use",
+    "releasable": "free segments",
+    "used": "used by this process",
+    "reserved": "reserved by PyTorch",
+    "active": "active",
+    "allocated": "allocated",
+}
+
+
 @dataclass(frozen=True)
 class Rule:
     """What a detector looks for: `code` such as LS101 (never re-used), `name` such as unbounded-container, one-line `title`."""

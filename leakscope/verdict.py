@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from leakscope.analyse import layers, work
 from leakscope.analyse.coverage import CLAIM_BYTES
 from leakscope.analyse.devices import Device, device_code
-from leakscope.analyse.trend import largest_step
+from leakscope.analyse.trend import Slope, largest_step
 from leakscope.analyse.waterfall import least_growth
 from leakscope.case import LEAST_SNAPSHOTS, Case
 from leakscope.model import Confidence, Dismissed, Finding, Rate, Verdict, VerdictClass
@@ -290,9 +290,7 @@ def _start_up_growth(case: Case) -> int:
 
 def _power(case: Case, what: str) -> Verdict:
     """No leak, and what makes that worth something: the smallest steady growth that would have been seen."""
-    slope = case.trend.slope if case.trend else None
-    noise = max(abs(slope.low or 0.0), abs(slope.high or 0.0)) if slope and slope.low is not None else 0.0
-    least = max(noise, CLAIM_BYTES / max(case.window.length_s, 1e-9))
+    least = _least_rate(case.trend.slope if case.trend else None, CLAIM_BYTES, case.window)
     done = work.rate_per_work(case.memory.points, case.timeline, case.window)
     each = least / done.units_per_s if done and done.units_per_s > 0 else None
     seen = f"{bytes_text(least)} a second" + (f", or {bytes_text(each)} per {case.unit_of_work}," if each is not None else "")
@@ -302,12 +300,16 @@ def _power(case: Case, what: str) -> Verdict:
                    smallest_leak_bytes_per_s=least, smallest_leak_bytes_per_work=each)
 
 
+def _least_rate(slope: Slope | None, least_bytes: int, window: layers.Window) -> float:
+    """The smallest steady growth a second that would have been seen: over the noise, and enough in the whole window."""
+    noise = max(abs(slope.low or 0.0), abs(slope.high or 0.0)) if slope and slope.low is not None else 0.0
+    return max(noise, least_bytes / max(window.length_s, 1e-9))
+
+
 def _power_on(device: Device) -> str:
     """The same of a device, to go on with the sentence; what was not measured there is said."""
     if device.growth_bytes is None:
         return f"; of {device.name} nothing is known: {'; '.join(device.unmeasured)} was not measured"
-    slope = device.slope
-    noise = max(abs(slope.low or 0.0), abs(slope.high or 0.0)) if slope and slope.low is not None else 0.0
-    least = max(noise, least_growth(device.total_bytes) / max(device.window.length_s, 1e-9))
+    least = _least_rate(device.slope, least_growth(device.total_bytes), device.window)
     unseen = " (what it uses outside of torch's allocator was not measured)" if device.measure != "used" else ""
     return f", and of {bytes_text(least)} a second on {device.name}{unseen}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,12 +13,15 @@ from leakscope.analyse.blocks import ALLOCATED, FREE, Blocks
 from leakscope.analyse.devices import Seen
 from leakscope.analyse.ownership import KINDS, WORKSPACE
 from leakscope.analyse.sites import own_frame
+from leakscope.case import Case
 from leakscope.model import Location
 from leakscope.report import DeviceOwner, DeviceTerm, Fragmentation, PinningBlock, SegmentPart, SegmentRow
 
 MOST_OWNERS, MOST_SEGMENTS, MOST_PARTS, MOST_PINS = 60, 24, 60, 12  # what a report takes; ours
 MOST_NAMED = 2000  # largest blocks whose path is looked for; ours
 UNKNOWN, WORKSPACES = "unknown owner", "cuBLAS workspaces"
+
+_STORED = re.compile(r"(\.<storage>)+$")
 
 Namer = Callable[[int], str]  # the path of the owner of a node, "" where none is known
 
@@ -29,6 +33,12 @@ class Owners(NamedTuple):
     left_out: int
     row_of: dict[int, int]
     is_joined: bool  # False: no block has an owner
+
+
+def tensor_path(case: Case, node: int) -> str:
+    """The path of a storage in words, without the storage itself: the tensor is what a person knows; "" where none is known."""
+    path = case.path(node)
+    return _STORED.sub("", path.text) if path is not None else ""
 
 
 def site_of(blocks: Blocks, row: int) -> Location | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from leakscope.analyse import cachekeys, fragmentation, stored
@@ -20,7 +19,6 @@ MOST_CACHES = 60  # that are told; ours
 MOST_POINTS = 400  # of a line
 SERIES = ("process_bytes", "reserved_bytes", "allocated_peak_bytes", "allocated_bytes", "used_bytes")
 PROVIDERS = ("cuda", "rocm", "xpu", "mps", "generic", "recorded")
-_STORED = re.compile(r"(\.<storage>)+$")
 
 
 def chapters(case: Case) -> tuple[DeviceChapter, ...]:
@@ -111,9 +109,7 @@ def _baseline(case: Case, device: Device) -> PathTable:
 
 
 def _path(case: Case, node: int) -> str:
-    """The path of a storage in words, without the storage itself: the tensor is what a person knows."""
-    path = case.path(node)
-    return _STORED.sub("", path.text) if path is not None else "no owner that can be named"
+    return _block_map.tensor_path(case, node) or "no owner that can be named"
 
 
 def _site(case: Case, held: stored.Held, is_wanted: bool) -> Location | None:

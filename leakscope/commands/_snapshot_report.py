@@ -7,7 +7,6 @@ enough was free is a finding. Beside a session the blocks are joined with the ob
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,7 +27,6 @@ from leakscope.model import Confidence, Finding, Gap, Layer, Verdict, VerdictCla
 from leakscope.report import DeviceChapter, Report, SessionInfo
 from leakscope.units import bytes_text, count_text
 
-_STORED = re.compile(r"(\.<storage>)+$")  # the tensor is what a person knows
 LEAST_OWNED = 0.1  # of the allocated bytes lie at addresses of the session's storages, or it is another process; ours
 NO_OWNERS = "A memory snapshot holds no objects: what is shown without a Python owner may have one."
 RUN = "leakscope run -- COMMAND"
@@ -95,8 +93,7 @@ def _namer(case: Case | None) -> _block_map.Namer:
         if case is None:
             return ""
         if node not in known:
-            path = case.path(node)
-            known[node] = _STORED.sub("", path.text) if path else ""
+            known[node] = _block_map.tensor_path(case, node)
         return known[node]
     return name
 

@@ -20,7 +20,7 @@ from leakscope.analyse.waterfall import TermGrowth
 from leakscope.case import Case
 from leakscope.detectors import _advice, _layers
 from leakscope.detectors._advice import Surroundings
-from leakscope.model import Confidence, Dismissed, Finding, Location, Rule
+from leakscope.model import DEVICE_TERMS, Confidence, Dismissed, Finding, Location, Rule
 from leakscope.units import bytes_text, seconds_text
 
 FAMILY, UNATTRIBUTED = "LS4", "LS400"  # rules about devices, and the one of what no other explains
@@ -31,10 +31,6 @@ INTERVALS = 4  # into which the judged time of a series is cut: as many as of fi
 PLATEAU = "it levels off"  # how the reason of a dismissal begins (verdict.py)
 HIGH_WATER = "allocator high water"
 OWNED, UNOWNED, OUTSIDE = ("allocated_owned",), ("allocated_unowned",), ("outside",)
-TERM_WORDS = {"outside": "outside PyTorch's allocator", "allocated_owned": "tensors that Python holds",
-              "workspaces": "workspaces of cuBLAS", "allocated_unowned": "allocated, without a Python owner",
-              "pending": "freed, waits for a stream", "inactive_split": "free pieces of segments in use",
-              "releasable": "free segments"}  # as in the chapter on a device (render)
 TERMS_OF = {"LS401": OWNED, "LS402": OWNED, "LS403": OWNED, "LS404": OUTSIDE, "LS405": OWNED,
             "LS406": ("allocated_owned", "allocated_unowned", "releasable"), "LS407": ("releasable",), "LS408": ("workspaces",),
             "LS409": ("allocated_owned", "allocated_unowned"), "LS410": UNOWNED, "LS411": OWNED, "LS412": OWNED,
@@ -84,7 +80,7 @@ def finding(case: Case, device: Device, rule: Rule, cause: Cause, remedy: str) -
     part = memory.ratio(explained, term.growth_bytes)
     whole = _whole(device, cause.term)
     share = None if whole is None else memory.ratio(explained, whole.bytes)
-    of_term = () if part is None else (f"that is {part:.0%} of the growth of the term \"{TERM_WORDS[cause.term]}\", "
+    of_term = () if part is None else (f"that is {part:.0%} of the growth of the term \"{DEVICE_TERMS[cause.term]}\", "
                                        f"{bytes_text(term.growth_bytes or 0, signed=True)} on {device.name}",)
     by_load = tuple(_by_load(case, device))
     doubts = (*by_load, *cause.doubts, *_flat(device, cause.term), *_not_measured(device, cause.term))

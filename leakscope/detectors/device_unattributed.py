@@ -17,7 +17,7 @@ from leakscope.analyse.devices import Device
 from leakscope.case import Case
 from leakscope.detectors import _devices
 from leakscope.detectors._devices import Cause
-from leakscope.model import Dismissed, Finding, Rule
+from leakscope.model import DEVICE_TERMS, Dismissed, Finding, Rule
 from leakscope.units import bytes_text
 
 RULE = Rule("LS400", "device-unattributed", "Device memory grows, and most of it is not explained")
@@ -52,10 +52,10 @@ def _by_load(case: Case, device: Device) -> Dismissed:
 
 
 def _finding(case: Case, device: Device, term: str, rest: int, known: int) -> Finding:
-    reasons = [f"unattributed: {bytes_text(rest)} more in the term \"{_devices.TERM_WORDS[term]}\" on {device.name}"]
+    reasons = [f"unattributed: {bytes_text(rest)} more in the term \"{DEVICE_TERMS[term]}\" on {device.name}"]
     if known:
         reasons.append(f"other findings explain {bytes_text(known)} of it")
     doubts = ["nothing that was measured says what it is"]
     evidence = NEXT.get(term) or _devices.remedy(case, device, "evidence") or "leakscope run --every 2s -- COMMAND"
-    cause = Cause(term, rest, f"memory on {device.name}: {_devices.TERM_WORDS[term]}", "device memory", reasons, doubts)
+    cause = Cause(term, rest, f"memory on {device.name}: {DEVICE_TERMS[term]}", "device memory", reasons, doubts)
     return _devices.finding(case, device, RULE, cause, evidence)

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import Any, TypeVar
 
-from leakscope.model import Finding, Layer, Rate, Verdict, VerdictClass
+from leakscope.model import DEVICE_TERMS, Finding, Layer, Rate, Verdict, VerdictClass
 from leakscope.units import bytes_text, count_text, seconds_text
 
 NOT_MEASURED = "not measured"
@@ -55,20 +55,6 @@ _SERIES = {
     "gc_uncollectable": "Uncollectable",
 }
 
-# The terms of a device's account (analyse/waterfall.py).
-_TERMS = {
-    "outside": "outside PyTorch's allocator",
-    "allocated_owned": "tensors that Python holds",
-    "workspaces": "workspaces of cuBLAS",
-    "allocated_unowned": "allocated, without a Python owner",
-    "pending": "freed, waits for a stream",
-    "inactive_split": "free pieces of segments in use",
-    "releasable": "free segments",
-    "used": "used by this process",
-    "reserved": "reserved by PyTorch",
-    "active": "active",
-    "allocated": "allocated",
-}
 _DEVICE_SERIES = {"process_bytes": "in use", "used_bytes": "in use by all", "reserved_bytes": "reserved",
                   "allocated_bytes": "allocated", "allocated_peak_bytes": "peak", "largest_free_bytes": "largest free block"}
 _DEVICE_COLUMN = re.compile(r"(cuda|xpu|mps)(\d+)_(\w+)")
@@ -100,7 +86,7 @@ def verdict_meaning(verdict: Verdict) -> str:
 
 def layer_word(name: str) -> str:
     """Return the name of a layer, or of a term of a device, for a person; a device keeps its own."""
-    return _LAYERS.get(name) or _TERMS.get(name, name)
+    return _LAYERS.get(name) or DEVICE_TERMS.get(name, name)
 
 
 def series_word(name: str) -> str:
@@ -126,7 +112,7 @@ def is_device(layer: str) -> bool:
 
 def term_word(name: str) -> str:
     """Return a term of a device's account for a person."""
-    return _TERMS.get(name) or name.replace("_", " ")
+    return DEVICE_TERMS.get(name) or name.replace("_", " ")
 
 
 def number_text(count: int, noun: str) -> str:
