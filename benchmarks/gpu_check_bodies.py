@@ -27,9 +27,9 @@ from gpu_check_sums import MIB, PICKLE_BYTES, drift, explained, key_sets, masked
 
 from leakscope.agent.devices import Devices
 from leakscope.analyse import fragmentation
-from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.device_use import uses
 from leakscope.commands import _nvml
+from leakscope.heap.blocks import Blocks
 
 GIB = 1 << 30
 DRIFT_BYTES = 20 * MIB  # knowledge page, 8.2, check 2

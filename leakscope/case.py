@@ -13,7 +13,6 @@ from leakscope.analyse import coverage, cuts, evidence, footprint, kin, native_s
 from leakscope.analyse import growth as growing
 from leakscope.analyse import layers as account
 from leakscope.analyse import retention as keeping
-from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.branches import branches
 from leakscope.analyse.components import Cycle, cycles
 from leakscope.analyse.device_use import DeviceUse
@@ -27,6 +26,7 @@ from leakscope.analyse.reading import Reading
 from leakscope.analyse.sites import Origins, Place
 from leakscope.analyse.trend import Slope, slowing_ratio, theil_sen
 from leakscope.errors import SessionError
+from leakscope.heap.blocks import Blocks
 from leakscope.heap.graph import Array, HeapGraph
 from leakscope.heap.load import Stored
 from leakscope.model import Layer, Path

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from leakscope.analyse import ownership, waterfall
-from leakscope.analyse.blocks import ALLOCATED, Blocks
 from leakscope.analyse.devices import Device, Seen
 from leakscope.analyse.waterfall import TERMS, WHOLES, Term
 from leakscope.case import Case
-from leakscope.heap.devices import device_code
+from leakscope.heap.blocks import ALLOCATED, Blocks
+from leakscope.heap.device_codes import device_code
 from tests.detectors.cases import timeline
 from tests.heaps import heap
 

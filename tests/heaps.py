@@ -60,7 +60,8 @@ import numpy as np
 
 from leakscope.agent import format as layout
 from leakscope.heap.columns import STORAGE_COLUMNS
-from leakscope.heap.devices import device_code, joined
+from leakscope.heap.device_codes import device_code
+from leakscope.heap.devices import joined
 from leakscope.heap.graph import HeapGraph, TypeName
 from leakscope.units import parse_size
 

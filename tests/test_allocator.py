@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fixtures.standin.allocator import MIB, Allocator, OutOfMemory
 from fixtures.standin.allocator_forms import record
-from leakscope.analyse.blocks import Blocks, Totals
+from leakscope.heap.blocks import Blocks, Totals
 
 VERSIONS = [(2, minor) for minor in range(15)]
 SIZES = st.sampled_from([1, 512, 513, 100_000, MIB, MIB + 1, 3 * MIB, 9 * MIB, 10 * MIB, 16 * MIB, 21 * MIB, 45 * MIB])

@@ -17,7 +17,7 @@ from leakscope.analyse import evidence
 from leakscope.analyse.growth import Accumulation, Growth
 from leakscope.analyse.paths import Tree
 from leakscope.heap import layout
-from leakscope.heap.devices import device_code, device_name
+from leakscope.heap.device_codes import device_code, device_name
 from leakscope.heap.graph import Array, HeapGraph
 
 HOST = "host"

@@ -25,12 +25,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from leakscope.analyse import layers, waterfall
-from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.layers import Points, Window
 from leakscope.analyse.ownership import Owned, Ownership
 from leakscope.analyse.trend import Slope, theil_sen
 from leakscope.analyse.waterfall import PARTS, TERMS, Term, TermGrowth
-from leakscope.heap.devices import device_code, device_name
+from leakscope.heap.blocks import Blocks
+from leakscope.heap.device_codes import device_code, device_name
 from leakscope.model import Layer
 
 Sample = dict[str, Any]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakscope.analyse import kernel
-from leakscope.heap.devices import device_name as device_name
+from leakscope.heap.device_codes import device_name as device_name
 from leakscope.heap.graph import Array, HeapGraph
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leakscope.analyse.blocks import ALLOCATED, DEFAULT_POOL, FREE, Blocks
-from leakscope.heap.devices import device_name
+from leakscope.heap.blocks import ALLOCATED, DEFAULT_POOL, FREE, Blocks
+from leakscope.heap.device_codes import device_name
 from leakscope.heap.graph import Array
 
 LEAST_BLOCK = 512  # bytes; kMinBlockSize

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leakscope.analyse.blocks import ALLOCATED as _STATE_ALLOCATED
-from leakscope.analyse.blocks import PENDING as _STATE_PENDING
-from leakscope.analyse.blocks import Blocks
 from leakscope.heap import layout
-from leakscope.heap.devices import device_code, device_name
+from leakscope.heap.blocks import ALLOCATED as _STATE_ALLOCATED
+from leakscope.heap.blocks import PENDING as _STATE_PENDING
+from leakscope.heap.blocks import Blocks
+from leakscope.heap.device_codes import device_code, device_name
 from leakscope.heap.graph import Array, HeapGraph
 
 KINDS = ("free", "pending", "owned", "workspace", "private-pool", "unowned")
@@ -94,15 +94,8 @@ def _stored(graph: HeapGraph) -> Array:
 
 def _give(graph: HeapGraph, blocks: Blocks, owner: Array) -> None:
     """Write the storage that lies in each block; the largest, where a sub-allocator put several into one."""
-    order = np.argsort(blocks.address, kind="stable")
-    start = blocks.address[order]
-    by_address = np.argsort(graph.storage_address, kind="stable")  # neighbours are looked up one after the other
-    addresses, nodes = graph.storage_address[by_address], graph.storage_node[by_address].astype(np.int64)
-    place = np.searchsorted(start, addresses, side="right").astype(np.int64) - 1
-    rows = order[np.maximum(place, 0)] if len(order) else np.zeros(len(place), np.int64)
-    inside = place >= 0
-    inside[inside] = addresses[inside] - blocks.address[rows[inside]] < blocks.size_bytes[rows[inside]]
-    rows, nodes = rows[inside], nodes[inside]
+    rows = blocks.holding(graph.storage_address)
+    rows, nodes = rows[rows >= 0], graph.storage_node[rows >= 0].astype(np.int64)
     by_size = np.argsort(graph.shallow_bytes[nodes], kind="stable")
     owner[rows[by_size]] = nodes[by_size]  # what is written last stays
 

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from leakscope.analyse import cachekeys, cohorts, growth, layers, moved, ownership, retention, sites
-from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.paths import Tree
+from leakscope.heap.blocks import Blocks
 from leakscope.heap.graph import HeapGraph
 
 
@@ -33,7 +33,7 @@ class Reading:
     def of(cls, graph: HeapGraph, tree: Tree, is_last: bool) -> Reading:
         """Read a snapshot under its growth tree; of all but the last the nodes themselves are not needed any more."""
         table = growth.path_table(graph, tree)
-        blocks = None if graph.devices is None else Blocks.of(graph.devices)
+        blocks = graph.blocks
         return cls(layers.heap_totals(graph), growth.type_totals(graph), table if is_last else table.without_nodes(),
                    growth.containers(graph), sites.live_places(graph), sites.loose_places(graph),
                    moved.large_objects(graph), retention.garbage_bytes(graph), cohorts.identities(graph),

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakscope.analyse.blocks import NO_SITE, Frame
 from leakscope.analyse.devices import Seen
 from leakscope.analyse.ownership import PRIVATE, UNOWNED
+from leakscope.heap.blocks import NO_SITE, Frame
 from leakscope.heap.graph import Array
 
 MOST_SIZES, MOST_SITES = 5, 5  # that are told; ours

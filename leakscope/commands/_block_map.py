@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from leakscope.analyse import fragmentation
-from leakscope.analyse.blocks import ALLOCATED, FREE, Blocks
 from leakscope.analyse.devices import Seen
 from leakscope.analyse.ownership import KINDS, WORKSPACE
 from leakscope.analyse.sites import own_frame
 from leakscope.case import Case
+from leakscope.heap.blocks import ALLOCATED, FREE, Blocks
 from leakscope.model import Location
 from leakscope.report import DeviceOwner, DeviceTerm, Fragmentation, PinningBlock, SegmentPart, SegmentRow
 

@@ -7,7 +7,7 @@ from leakscope.analyse.components import Cycle
 from leakscope.analyse.sites import Wanted
 from leakscope.case import Case
 from leakscope.heap import layout
-from leakscope.heap.devices import device_code
+from leakscope.heap.device_codes import device_code
 from leakscope.heap.graph import HeapGraph
 from leakscope.model import Confidence, CycleStep, Finding, Path, Rule, Step
 from leakscope.units import bytes_text

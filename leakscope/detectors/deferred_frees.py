@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.analyse.blocks import PENDING
 from leakscope.analyse.devices import Device
 from leakscope.case import Case
 from leakscope.detectors import _devices
 from leakscope.detectors._devices import Cause
+from leakscope.heap.blocks import PENDING
 from leakscope.model import Dismissed, Finding, Location, Rule
 from leakscope.units import bytes_text, count_text
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.agent import format as layout
+from leakscope.heap.blocks import Blocks
 
 Array = NDArray[Any]
 
@@ -95,6 +96,11 @@ class HeapGraph:
         columns: dict[str, Any] = {name: np.zeros(int(name == "edge_start"), dtype)
                                    for name, dtype in layout.COLUMNS.items()}
         return cls(**columns, strings=[""], types=[], devices=devices)
+
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """What the allocators of the devices hold, from `devices`; None where nothing was said."""
+        return None if self.devices is None else Blocks.of(self.devices)
 
     def load(self) -> HeapGraph:
         """Itself: it stands where a snapshot on disk may stand, too (heap/load.py)."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fixtures.standin.allocator import MIB, Allocator, OutOfMemory
 from fixtures.standin.allocator_forms import record
 from leakscope.analyse import fragmentation
-from leakscope.analyse.blocks import Blocks
+from leakscope.heap.blocks import Blocks
 
 CUDA0 = 1
 

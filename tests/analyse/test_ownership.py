@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.ownership import KINDS, Ownership, join
+from leakscope.heap.blocks import Blocks
 from tests.heaps import heap
 
 MIB = 1 << 20

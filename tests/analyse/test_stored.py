@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakscope.analyse import retention, stored
 from leakscope.analyse.growth import path_table
-from leakscope.heap.devices import device_code
+from leakscope.heap.device_codes import device_code
 from tests.heaps import heap
 
 MIB = 1 << 20

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from fixtures.standin.allocator import Allocator
 from fixtures.standin.allocator_forms import record
-from leakscope.analyse.blocks import Blocks
 from leakscope.analyse.devices import devices_of, names_of
 from leakscope.analyse.layers import Window
 from leakscope.analyse.ownership import Owned, join
 from leakscope.analyse.waterfall import TERMS, Judged, after_start_up, courses, judged, least_growth
+from leakscope.heap.blocks import Blocks
 from tests.heaps import heap
 
 MIB, GIB = 1 << 20, 1 << 30

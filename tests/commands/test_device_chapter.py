@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.commands import _device_chapter
-from leakscope.heap.devices import device_code
+from leakscope.heap.device_codes import device_code
 from leakscope.model import Location
 from leakscope.render import html, json, markdown
 from leakscope.report import DeviceChapter

@@ -10,6 +10,7 @@ import pytest
 from leakscope import proof
 from leakscope.case import Case
 from leakscope.detectors import device_garbage, kept_autograd, kept_frames, kv_caches, piled_tensors, tensor_cache
+from leakscope.heap.devices import joined
 from leakscope.model import Confidence, Dismissed, Finding
 from tests.detectors.cases import detected, timeline
 from tests.heaps import series
@@ -206,6 +207,7 @@ def with_unowned(text: str) -> Case:
             blocks.append({**rest, "address": rest["address"] + each * MIB, "size": MIB, "state": "active_allocated"})
         more = 100 * number * MIB
         blocks.append({**rest, "address": rest["address"] + more, "size": rest["size"] - more})
+    examined.graphs = [joined(graph, graph.devices) for graph in examined.graphs]
     return examined
 
 

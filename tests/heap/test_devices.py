@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from leakscope.agent import format as layout
-from leakscope.analyse.blocks import Blocks
 from leakscope.heap import columns, devices
-from leakscope.heap.devices import device_code, device_name
+from leakscope.heap.blocks import Blocks
+from leakscope.heap.device_codes import device_code, device_name
 from leakscope.heap.load import Stored, load
 from tests.heap.test_load import written
 from tests.heaps import heap
@@ -64,20 +64,22 @@ def test_storages_of_a_simulated_device_count_as_on_it_and_others_stay_where_the
 
 
 def test_a_storage_within_a_block_is_found_and_one_behind_it_is_not():
-    live = devices.live({"segments": [{"device": 0, "address": 4096, "blocks": [
+    blocks = Blocks.of({"segments": [{"device": 0, "address": 4096, "blocks": [
         {"size": 512, "state": "active_allocated"}, {"size": 512, "state": "inactive"},
         {"size": 512, "state": "active_pending_free"}]}]})
-    assert live.rows(np.array([4095, 4096, 4600, 4608, 5120, 5632], "u8")).tolist() == [-1, 0, 0, -1, 1, -1]
+    assert blocks.holding(np.array([4095, 4096, 4600, 4608, 5120, 5632], "u8")).tolist() == [-1, 0, 0, 1, 2, -1]
+    assert blocks.is_used.tolist() == [True, False, True]
 
 
 def test_segments_of_xpu_are_on_xpu():
     said = {"provider": "xpu", "segments": [{"device": 1, "address": 64, "blocks": [{"size": 8, "state": "active_allocated"}]}]}
-    assert devices.live(said).device.tolist() == [129]
+    assert Blocks.of(said).device.tolist() == [129]
 
 
 @pytest.mark.parametrize("segment", [7, {}, {"blocks": [3, {"size": "x"}, {"size": 5, "address": "y"}]}, {"blocks": None}])
 def test_what_cannot_be_read_of_a_segment_is_left_out(segment):
-    assert len(devices.live({"segments": [segment]}).address) == 0
+    addresses = np.array([0, 1, 4, 64, 4096, 1 << 40], "u8")
+    assert (Blocks.of({"segments": [segment]}).holding(addresses) == -1).all()
 
 
 def test_the_addresses_of_storages_are_packed_with_the_rest(tmp_path):

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from fixtures.standin.allocator import MIB, Allocator, OutOfMemory
 from fixtures.standin.allocator_forms import record
-from leakscope.analyse.blocks import Blocks
 from leakscope.errors import LeakScopeError
 from leakscope.heap import memory_pickle
+from leakscope.heap.blocks import Blocks
 
 STACK = [("/home/ada/shop/serve.py", 12, "embed"), ("/usr/lib/python3.11/threading.py", 5, "run"),
          ("/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", 7, "forward"),

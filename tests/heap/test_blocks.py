@@ -7,7 +7,7 @@ import pytest
 
 from fixtures.standin.allocator import MIB, Allocator
 from fixtures.standin.allocator_forms import record
-from leakscope.analyse.blocks import ALLOCATED, FREE, PENDING, Blocks
+from leakscope.heap.blocks import ALLOCATED, FREE, PENDING, Blocks
 
 
 def segment(*blocks, address=1 << 30, **more):

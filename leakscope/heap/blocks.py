@@ -12,10 +12,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from leakscope.heap.devices import device_code
-from leakscope.heap.graph import Array
+from leakscope.heap.device_codes import device_code
 
+Array = NDArray[Any]
 Frame = tuple[str, int, str]  # file, line, function
 
 STATES = ("allocated", "pending", "free")
@@ -148,6 +149,23 @@ class Blocks:
                  if isinstance(device, dict)}
         first = _first_code(self.info)
         return tuple(names.get(code, code - first) for code in self.device_codes)
+
+    def holding(self, addresses: Array) -> Array:
+        """Return (K,) i8 the block that contains each address, -1 for none; O((B + K) log B).
+
+        What sub-allocators and other processes show does not begin where a block does (knowledge page "gpu", 1.5).
+        """
+        if not len(self):
+            return np.full(len(addresses), -1, np.int64)
+        order = np.argsort(self.address, kind="stable")
+        near = np.argsort(addresses, kind="stable")  # neighbours are looked up one after the other
+        place = np.searchsorted(self.address[order], addresses[near], side="right").astype(np.int64) - 1
+        rows = order[np.maximum(place, 0)]
+        inside = (place >= 0) & (self.address[rows] > 0)  # 0: nobody said where it lies
+        inside[inside] = addresses[near[inside]] - self.address[rows[inside]] < self.size_bytes[rows[inside]]
+        found = np.empty(len(addresses), np.int64)
+        found[near] = np.where(inside, rows, -1)
+        return found
 
     def totals(self, device: int | None = None, pool: int | None = None) -> Totals:
         """Return the sums over a device and a pool (row of `pools`); None: over all."""
